@@ -1,0 +1,47 @@
+# make demo         train two models on device "tpu", minutes
+# make test         every test
+# make check        lint, format, types and the fast tests, what pre-commit runs
+# make bench        ratios to torch CPU eager, in bench_output/
+# make conformance  torch's whole operator database, by hand
+# make wheel        dist/: an sdist, and a wheel with the core prebuilt for the installed torch
+
+.PHONY: demo test check bench conformance wheel venv
+.DEFAULT_GOAL := demo
+
+RUNS_VENV = import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3.14 python3,\
+            $(shell $(p) -c '$(RUNS_VENV)' 2>/dev/null && echo $(p))))
+READY := .venv/.ready
+PY := .venv/bin/python
+
+venv: $(READY)
+
+# Made once, and again when the pins or the package's description change.
+$(READY): constraints.txt pyproject.toml
+	@test -n "$(PYTHON)" || { echo "needs Python >= 3.11 with venv (set PYTHON=...)"; exit 1; }
+	@echo "== .venv: installing the tested set of constraints.txt, a few minutes, once"
+	@$(PYTHON) -m venv .venv
+	@$(PY) -m pip install --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@touch $@
+
+demo: $(READY)
+	@$(PY) examples/train_digits.py --compare
+	@$(PY) examples/train_gpt.py --compare
+
+test: $(READY)
+	@$(PY) -m pytest
+
+check: $(READY)
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+	@$(PY) -m pytest -m "not slow and not by_hand"
+
+bench: $(READY)
+	@$(PY) tests/benchmarks/run.py
+
+conformance: $(READY)
+	@$(PY) -m pytest -m by_hand tests/conformance
+
+wheel: $(READY)
+	@$(PY) tests/build_wheel.py dist
