@@ -1,7 +1,7 @@
-"""The private surface of jaxlib this package uses, with the differences between 0.10 and 0.12 removed.
+"""The private surface of jaxlib that this package uses, made one for jaxlib 0.10 to 0.12.
 
-Everything is feature-detected. Nothing here may run code that imports jax: several jaxlib calls do so behind
-the caller's back, so only the ones measured to be free of it are used, and the single exception is guarded.
+Everything is feature-detected. Several jaxlib calls import jax behind the caller's back; only those
+measured not to are used here, but for one, which is guarded (`to_numpy`).
 """
 
 from __future__ import annotations
@@ -10,21 +10,68 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (registers bfloat16 and the float8 types with numpy)
 import numpy as np
+import torch
 
-# XLA reads the level when it first logs; its INFO lines describe every client start.
+from tpu_kernels.errors import VersionMismatch
+
+# XLA reads the level when it first logs; below 2 it describes every client it starts.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from jaxlib import _hlo, _jax, xla_client  # noqa: E402
+# Kept equal to constraints.txt by a test.
+KNOWN_GOOD = {"jaxlib": "0.10.2", "libtpu": "0.0.42.1", "torch": "2.13.0"}
 
-_REPLICATED = _hlo.HloSharding.replicate()
-if not hasattr(_jax.SingleDeviceSharding, "_to_xla_hlo_sharding"):
-    # jaxlib 0.10 asks Python for this when it puts an array; jax installs its own if it is imported later.
-    _jax.SingleDeviceSharding._to_xla_hlo_sharding = lambda self, rank: _REPLICATED
+
+def installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def version_mismatch(step: str, error: Exception, plugin: str = "") -> VersionMismatch:
+    """plugin: the file name of the PJRT plugin in use, if any."""
+    good = ", ".join(f"{name} {number}" for name, number in KNOWN_GOOD.items())
+    loaded = f" (plugin {plugin})" if plugin else ""
+    return VersionMismatch(
+        f"jaxlib {installed('jaxlib')}, libtpu {installed('libtpu')}{loaded} and torch "
+        f"{torch.__version__} do not work together: {step} failed with "
+        f"{type(error).__name__}: {error}. A set known to work: {good}."
+    )
+
+
+try:
+    from jaxlib import _hlo, _jax, xla_client  # type: ignore[attr-defined]
+
+    ArrayImpl = _jax.ArrayImpl
+    CompileOptions = _jax.CompileOptions
+    DeviceAssignment = _jax.DeviceAssignment
+    DeviceList = _jax.DeviceList
+    JaxRuntimeError = _jax.JaxRuntimeError
+    Sharding = _jax.SingleDeviceSharding
+    block_until_ready = _jax.ArrayImpl.block_until_ready
+    consume_with_handlers = _jax.ExecuteResults.consume_with_handlers
+    is_ready = _jax.ArrayImpl.is_ready
+    make_cpu_client = xla_client.make_cpu_client
+    _ALWAYS_COPY = _jax.ArrayCopySemantics.ALWAYS_COPY
+    _COPY_NOW = _jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
+    _batched_copy = _jax.batched_copy_array_to_devices_with_sharding
+    _batched_put = _jax.batched_device_put
+    _to_dlpack = _jax.buffer_to_dlpack_managed_tensor
+    _REPLICATED = _hlo.HloSharding.replicate()
+except (ImportError, AttributeError) as error:
+    raise version_mismatch("importing jaxlib", error) from error
+
+if not hasattr(Sharding, "_to_xla_hlo_sharding"):
+    # jaxlib 0.10 calls this to put an array; jax sets its own when it is imported later.
+    Sharding._to_xla_hlo_sharding = lambda self, rank: _REPLICATED
 
 
 class Abstract:
@@ -38,65 +85,60 @@ class Abstract:
         self.weak_type = False
 
 
-def sharding(device: Any) -> Any:
-    return _jax.SingleDeviceSharding(device)
+def open_plugin(name: str, library: Path) -> None:
+    """Load a PJRT C-API plugin and initialize it. Raises OSError when it cannot be loaded."""
+    if not xla_client.pjrt_plugin_loaded(name):
+        try:
+            xla_client.load_pjrt_plugin_dynamically(name, str(library))
+        except JaxRuntimeError as error:
+            raise OSError(str(error)) from error
+    if not xla_client.pjrt_plugin_initialized(name):
+        xla_client.initialize_pjrt_plugin(name)
 
 
-def device_list(device: Any) -> Any:
-    return _jax.DeviceList((device,))
+def make_plugin_client(name: str) -> Any:
+    return xla_client.make_c_api_client(name, {})
 
 
-def put(array: np.ndarray, device: Any, placement: Any) -> Any:
-    """Copy host memory to a device. The source is free when this returns."""
+def compile_options(overrides: Mapping[str, object], device_id: int) -> Any:
+    """Options of a one-device executable. Without the assignment XLA picks device 0."""
+    options = CompileOptions()
+    options.env_option_overrides = list(overrides.items())
+    assignment = DeviceAssignment.create(np.array([[device_id]], np.int32))
+    options.device_assignment = assignment
+    options.executable_build_options.device_assignment = assignment
+    return options
+
+
+def memory_analysis(executable: Any) -> dict[str, int]:
+    """Bytes of arguments, outputs, temporaries, code and so on, as the compiler counted them."""
+    stats = executable.get_compiled_memory_stats()
+    fields = [name for name in dir(stats) if name.endswith("_in_bytes")]
+    return {name.removesuffix("_in_bytes"): getattr(stats, name) for name in fields}
+
+
+def put(array: np.ndarray, device: Any, sharding: Any) -> Any:
+    """Copy host memory to a device; the source is free when this returns."""
     aval = Abstract(array.shape, array.dtype)
-    semantics = _jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
-    return _jax.batched_device_put(aval, placement, [array], [device], True, True, semantics, True)
+    return _batched_put(aval, sharding, [array], [device], True, True, _COPY_NOW, True)
 
 
-def copy_to_device(value: Any, devices: Any, placement: Any) -> Any:
-    # DONATE_INPUT crashes between CPU devices, so a copy is always a copy.
-    copy = _jax.ArrayCopySemantics.ALWAYS_COPY
-    return _jax.batched_copy_array_to_devices_with_sharding(
-        [value], [devices], [placement], [copy]
-    )[0]
+def copy_to_device(value: Any, devices: Any, sharding: Any) -> Any:
+    # ALWAYS_COPY: a donating copy between CPU devices crashes the process.
+    return _batched_copy([value], [devices], [sharding], [_ALWAYS_COPY])[0]
 
 
-def result_handler(shape: Sequence[int], dtype: np.dtype, placement: Any) -> Any:
+def result_handler(shape: Sequence[int], dtype: np.dtype, sharding: Any) -> Any:
     aval = Abstract(shape, dtype)
     try:
-        # Without this jaxlib 0.10 asks for a method that only jax adds.
-        return _jax.array_result_handler(aval, placement, True, _skip_checks=True)
+        # jaxlib 0.10 would otherwise call a method that only jax adds.
+        return _jax.array_result_handler(aval, sharding, True, _skip_checks=True)
     except TypeError:
-        return _jax.array_result_handler(aval, placement, True)
+        return _jax.array_result_handler(aval, sharding, True)
 
 
-class _RefuseJax:
-    """A finder that refuses `jax` on threads inside `without_jax`, and nothing elsewhere."""
-
-    def __init__(self) -> None:
-        self.active = threading.local()
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if getattr(self.active, "on", False) and name.partition(".")[0] == "jax":
-            raise ModuleNotFoundError(f"{name} is not imported by the device runtime", name=name)
-
-
-_refuse_jax = _RefuseJax()
-
-
-def to_numpy(value: Any) -> np.ndarray:
-    """Fetch through the runtime's own transfer, for devices whose memory the host cannot read."""
-    # The array caches its host copy, so the cache is left on a clone that dies here.
-    value = value.clone()
-    if hasattr(value, "_to_np_array_did_copy"):
-        return value._to_np_array_did_copy()[0]
-    if _refuse_jax not in sys.meta_path:
-        sys.meta_path.insert(0, _refuse_jax)  # type: ignore[arg-type]
-    _refuse_jax.active.on = True
-    try:
-        return value._single_device_array_to_np_array_did_copy()[0]
-    finally:
-        _refuse_jax.active.on = False
+def device_of(value: Any) -> Any:
+    return value._sharding._device
 
 
 _capsule_name = ctypes.pythonapi.PyCapsule_GetName
@@ -104,24 +146,81 @@ _capsule_name.restype, _capsule_name.argtypes = ctypes.c_char_p, [ctypes.py_obje
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-# Where DLTensor starts in DLManagedTensor and in DLManagedTensorVersioned.
-_DLTENSOR_OFFSET = {b"dltensor": 0, b"dltensor_versioned": 32}
-_BYTE_OFFSET = 40
+# Where the DLTensor starts in a DLManagedTensor and in a DLManagedTensorVersioned.
+_DLTENSOR_AT = {b"dltensor": 0, b"dltensor_versioned": 32}
+_BYTE_OFFSET_AT = 40
 
 
 def host_pointer(value: Any) -> int:
-    """Address of an array's bytes; `unsafe_buffer_pointer` would import jax, DLPack does not."""
+    """Address of an array in host memory. `unsafe_buffer_pointer` would import jax."""
     block_until_ready(value)
-    capsule = _jax.buffer_to_dlpack_managed_tensor(value)
+    capsule = _to_dlpack(value)
     name = _capsule_name(capsule)
-    tensor = _capsule_pointer(capsule, name) + _DLTENSOR_OFFSET[name]
+    tensor = _capsule_pointer(capsule, name) + _DLTENSOR_AT[name]
     data = ctypes.c_void_p.from_address(tensor).value or 0
-    return data + ctypes.c_uint64.from_address(tensor + _BYTE_OFFSET).value
+    return data + ctypes.c_uint64.from_address(tensor + _BYTE_OFFSET_AT).value
 
 
-make_cpu_client = xla_client.make_cpu_client
-JaxRuntimeError = _jax.JaxRuntimeError
-CompileOptions = _jax.CompileOptions
-consume_with_handlers = _jax.ExecuteResults.consume_with_handlers
-block_until_ready = _jax.ArrayImpl.block_until_ready
-is_ready = _jax.ArrayImpl.is_ready
+class _RefuseJax:
+    """A finder that refuses jax on the threads that ask it to, and nothing elsewhere."""
+
+    def __init__(self) -> None:
+        self._threads = threading.local()
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if getattr(self._threads, "refusing", False) and name.partition(".")[0] == "jax":
+            raise ModuleNotFoundError(f"{name}: the device runtime runs without it", name=name)
+
+    @contextmanager
+    def here(self) -> Iterator[None]:
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+        self._threads.refusing = True
+        try:
+            yield
+        finally:
+            self._threads.refusing = False
+
+
+_refuse_jax = _RefuseJax()
+
+
+def to_numpy(value: Any) -> np.ndarray:
+    """A private copy in host memory, through the device's own transfer."""
+    # An array keeps the host copy it was asked for, so a clone that dies here is asked.
+    value = value.clone()
+    if hasattr(value, "_to_np_array_did_copy"):
+        array, copied = value._to_np_array_did_copy()
+    else:
+        with _refuse_jax.here():
+            array, copied = value._single_device_array_to_np_array_did_copy()
+    return array if copied else array.copy()
+
+
+def make_topology(name: str, bounds: Mapping[str, Any]) -> Any:
+    return xla_client.make_tfrt_tpu_c_api_device_topology(name, **bounds)
+
+
+def parse(text: str) -> Any:
+    """An MLIR module; only the ahead-of-time compiler does not take text."""
+    from jaxlib.mlir import ir
+    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+    from jaxlib.mlir.dialects import chlo, stablehlo
+
+    registry = ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(registry)
+    context = ir.Context()
+    context.append_dialect_registry(registry)
+    context.load_all_available_dialects()
+    stablehlo.register_dialect(context)
+    chlo.register_dialect(context)
+    with context:
+        return ir.Module.parse(text)
+
+
+def hlo_text(executable: Any) -> str:
+    """The optimized HLO, or "" where this jaxlib cannot read what a newer plugin made."""
+    try:
+        return "\n".join(module.to_string() for module in executable.hlo_modules())
+    except JaxRuntimeError:
+        return ""
