@@ -13,6 +13,9 @@ PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3.14 py
             $(shell $(p) -c '$(RUNS_VENV)' 2>/dev/null && echo $(p))))
 READY := .venv/.ready
 PY := .venv/bin/python
+DIST := dist
+STAGE := build/wheel
+PLATFORM = $(shell $(PY) -c "import sysconfig; print(sysconfig.get_platform())")
 
 venv: $(READY)
 
@@ -21,7 +24,7 @@ $(READY): constraints.txt pyproject.toml
 	@test -n "$(PYTHON)" || { echo "needs Python >= 3.11 with venv (set PYTHON=...)"; exit 1; }
 	@echo "== .venv: installing the tested set of constraints.txt, a few minutes, once"
 	@$(PYTHON) -m venv .venv
-	@$(PY) -m pip install --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@$(PY) -m pip install --disable-pip-version-check --no-compile -c constraints.txt -e '.[test]'
 	@touch $@
 
 demo: $(READY)
@@ -43,5 +46,12 @@ bench: $(READY)
 conformance: $(READY)
 	@$(PY) -m pytest -m by_hand tests/conformance
 
+# An sdist, and from it a wheel that carries the core built here for the installed torch.
 wheel: $(READY)
-	@$(PY) tests/build_wheel.py dist
+	@rm -rf $(STAGE) && mkdir -p $(STAGE) $(DIST)
+	@$(PY) -c "from setuptools.build_meta import build_sdist as b; b('$(DIST)')" >$(STAGE)/sdist.log
+	@tar -xzf $(DIST)/tpu_kernels-*.tar.gz -C $(STAGE) --strip-components=1
+	@$(PY) -m tpu_kernels.backend.build --output $(STAGE)/backend/prebuilt
+	@$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+	  -C--build-option=--plat-name=$(PLATFORM) -w $(DIST) $(STAGE)
+	@ls -l $(DIST)
