@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tpu_kernels.backend import dtypes, pjrt_errors
+from tpu_kernels.backend import cache, dtypes, pjrt_errors
 from tpu_kernels.backend import pjrt_jaxlib as jaxlib
 from tpu_kernels.backend.pjrt_ahead import AheadOfTime, compile_ahead_of_time
 from tpu_kernels.backend.pjrt_choice import Choice, chip_present, choose
@@ -113,6 +113,7 @@ class Client:
         self.is_plugin = choice.library is not None
         self.plugin = "" if choice.library is None else choice.library.name
         self.synchronous = not self.is_plugin
+        cache.environment()  # as XLA reads it, when the client starts
         self._client = _start(choice)
         self.platform: str = self._client.platform
         self.devices: list[Any] = self._client.local_devices()
@@ -158,11 +159,20 @@ class Client:
         self, text: str, device: int, options: dict[str, object], host_callbacks: Sequence[Any]
     ) -> Any:
         compile_options = jaxlib.compile_options(options, self.devices[device].id)
+        devices = self._lists[device]
         if host_callbacks:
-            return self._client.compile_and_load(
-                text, self._lists[device], compile_options, host_callbacks
-            )
-        return self._client.compile_and_load(text, self._lists[device], compile_options)
+            # Loaded from a cache, such a program would jump into memory that is not there.
+            return self._client.compile_and_load(text, devices, compile_options, host_callbacks)
+        key = cache.key(text, options, self.versions)
+        if (blob := cache.load(key)) is not None:
+            try:
+                return self._client.deserialize_executable(blob, devices, compile_options)
+            except jaxlib.JaxRuntimeError as error:
+                cache.reject(key, str(error))
+        loaded = self._client.compile_and_load(text, devices, compile_options)
+        if key is not None and (made := jaxlib.serialize(loaded)) is not None:
+            cache.store(key, made)
+        return loaded
 
     def put(self, array: np.ndarray, device: int) -> Array:
         """Copy a host array of any strides to a device. The array is free when this returns."""
@@ -241,6 +251,7 @@ def _versions(choice: Choice, started: Any, device: Any) -> dict[str, str]:
     """What an executable depends on beyond its text and options."""
     found = {
         "jaxlib": jaxlib.installed("jaxlib"),
+        "jaxlib build": jaxlib.build(),
         "platform": started.platform,
         "platform_version": started.platform_version,
         "device_kind": device.device_kind,

@@ -8,7 +8,8 @@ from pathlib import Path
 from tpu_kernels.errors import DeviceOutOfMemory, DonatedTensor
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_ASKED = re.compile(r"(?:allocat\w+|Used) ([\d.]+) ?([KMGT]?)i?(?:B|b| bytes)?", re.IGNORECASE)
+# "allocating 1024 bytes", "to allocate 4.00G", "temporaries (149.06G)", "Used 74.58G of"
+_ASKED = re.compile(r"(?:allocat\w+ |temporaries \(|Used )([\d.]+) ?([KMGT]?)")
 
 
 def forked() -> RuntimeError:
@@ -35,7 +36,7 @@ def _out_of_memory(text: str, where: str, in_use: int | None) -> str:
     found = _ASKED.search(text)
     asked = ""
     if found:
-        amount = int(float(found.group(1)) * _UNITS[found.group(2).upper()])
+        amount = int(float(found.group(1)) * _UNITS[found.group(2)])
         asked = f" Tried to allocate {size(amount)}."
     held = "" if in_use is None else f" {size(in_use)} are in use."
     return f"{where} is out of memory.{asked}{held} The runtime says: {text}"

@@ -7,12 +7,13 @@ measured not to are used here, but for one, which is guarded (`to_numpy`).
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,15 @@ def installed(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "not installed"
+
+
+def build() -> str:
+    """Names jaxlib's compiler exactly: its wheel's record of files, which lists their digests."""
+    record = distribution("jaxlib").read_text("RECORD")
+    if record is None:
+        file = Path(_jax.__file__).with_name("libjax_common.so").stat()
+        record = f"{file.st_size} {file.st_mtime_ns}"
+    return hashlib.sha256(record.encode()).hexdigest()
 
 
 def version_mismatch(step: str, error: Exception, plugin: str = "") -> VersionMismatch:
@@ -108,6 +118,14 @@ def compile_options(overrides: Mapping[str, object], device_id: int) -> Any:
     options.device_assignment = assignment
     options.executable_build_options.device_assignment = assignment
     return options
+
+
+def serialize(executable: Any) -> bytes | None:
+    """The executable's bytes, None where a plugin cannot give them."""
+    try:
+        return executable.serialize()
+    except JaxRuntimeError:
+        return None
 
 
 def memory_analysis(executable: Any) -> dict[str, int]:
@@ -215,7 +233,10 @@ def parse(text: str) -> Any:
     stablehlo.register_dialect(context)
     chlo.register_dialect(context)
     with context:
-        return ir.Module.parse(text)
+        try:
+            return ir.Module.parse(text)
+        except ir.MLIRError as error:
+            raise ValueError(f"not a StableHLO module: {error}") from error
 
 
 def hlo_text(executable: Any) -> str:
