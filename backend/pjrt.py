@@ -162,7 +162,8 @@ class Client:
         devices = self._lists[device]
         if host_callbacks:
             # Loaded from a cache, such a program would jump into memory that is not there.
-            return self._client.compile_and_load(text, devices, compile_options, host_callbacks)
+            module = jaxlib.parse(text)
+            return self._client.compile_and_load(module, devices, compile_options, host_callbacks)
         key = cache.key(text, options, self.versions)
         if (blob := cache.load(key)) is not None:
             try:
@@ -176,6 +177,9 @@ class Client:
 
     def put(self, array: np.ndarray, device: int) -> Array:
         """Copy a host array of any strides to a device. The array is free when this returns."""
+        if array.dtype not in dtypes.FROM_NUMPY:  # jaxlib takes big-endian bytes as they are
+            known = ", ".join(str(row.numpy) for row in dtypes.TABLE)
+            raise Unsupported("put", f"numpy dtype {array.dtype}", f"convert it to one of {known}")
         try:
             return jaxlib.put(array, self.devices[device], self.shardings[device])
         except jaxlib.JaxRuntimeError as error:
@@ -183,11 +187,15 @@ class Client:
 
     def to_host(self, value: Array) -> np.ndarray:
         """A new host array with a device array's bytes. Waits for them."""
-        if self.is_plugin:
-            return jaxlib.to_numpy(value)
+        try:
+            if self.is_plugin:
+                return jaxlib.to_numpy(value)
+            source = jaxlib.host_pointer(value)
+        except jaxlib.JaxRuntimeError as error:
+            raise self.translate(error, self.index_of(value)) from error
         array = np.empty(value.aval.shape, value.aval.dtype)
         if array.nbytes:
-            ctypes.memmove(array.ctypes.data, jaxlib.host_pointer(value), array.nbytes)
+            ctypes.memmove(array.ctypes.data, source, array.nbytes)
         return array
 
     def host_pointer(self, value: Array) -> int:
@@ -197,7 +205,10 @@ class Client:
         """
         if self.is_plugin:
             raise Unsupported("host_pointer", "device memory of a plugin", "use to_host")
-        return jaxlib.host_pointer(value)
+        try:
+            return jaxlib.host_pointer(value)
+        except jaxlib.JaxRuntimeError as error:
+            raise self.translate(error, self.index_of(value)) from error
 
     def copy_to_device(self, value: Array, device: int) -> Array:
         """A copy of a device array on another (or the same) device."""

@@ -6,7 +6,6 @@ measured not to are used here, but for one, which is guarded (`to_numpy`).
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import sys
@@ -159,24 +158,10 @@ def device_of(value: Any) -> Any:
     return value._sharding._device
 
 
-_capsule_name = ctypes.pythonapi.PyCapsule_GetName
-_capsule_name.restype, _capsule_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
-_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_capsule_pointer.restype = ctypes.c_void_p
-_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-# Where the DLTensor starts in a DLManagedTensor and in a DLManagedTensorVersioned.
-_DLTENSOR_AT = {b"dltensor": 0, b"dltensor_versioned": 32}
-_BYTE_OFFSET_AT = 40
-
-
 def host_pointer(value: Any) -> int:
     """Address of an array in host memory. `unsafe_buffer_pointer` would import jax."""
     block_until_ready(value)
-    capsule = _to_dlpack(value)
-    name = _capsule_name(capsule)
-    tensor = _capsule_pointer(capsule, name) + _DLTENSOR_AT[name]
-    data = ctypes.c_void_p.from_address(tensor).value or 0
-    return data + ctypes.c_uint64.from_address(tensor + _BYTE_OFFSET_AT).value
+    return torch.from_dlpack(_to_dlpack(value)).data_ptr()
 
 
 class _RefuseJax:
@@ -220,10 +205,10 @@ def make_topology(name: str, bounds: Mapping[str, Any]) -> Any:
 
 
 def parse(text: str) -> Any:
-    """An MLIR module; only the ahead-of-time compiler does not take text."""
+    """An MLIR module, for the few calls that do not take text."""
     from jaxlib.mlir import ir
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
-    from jaxlib.mlir.dialects import chlo, stablehlo
+    from jaxlib.mlir.dialects import chlo, sdy, stablehlo
 
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)
@@ -232,6 +217,7 @@ def parse(text: str) -> Any:
     context.load_all_available_dialects()
     stablehlo.register_dialect(context)
     chlo.register_dialect(context)
+    sdy.register_dialect(context)
     with context:
         try:
             return ir.Module.parse(text)
