@@ -70,12 +70,20 @@ class Interpreter(TorchDispatchMode):
             self.bases[storage._cdata] = hlo.transpose(value, order)
         self.alive.append(storage)
 
-    def base(self, tensor: torch.Tensor) -> Value:
+    def base_of_new(self, tensor: torch.Tensor) -> None:
+        """A storage that nothing has been written to is zero."""
         storage = tensor.untyped_storage()
         if storage._cdata not in self.bases:
             size = storage.nbytes() // tensor.element_size()
             self.bases[storage._cdata] = hlo.constant(0, tensor.dtype, (size,))
             self.alive.append(storage)
+
+    def base(self, tensor: torch.Tensor) -> Value:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self.bases:
+            if storage.nbytes():
+                raise AssertionError(f"no value is known of a meta tensor {aval_of(tensor)}")
+            self.base_of_new(tensor)
         return self.bases[storage._cdata]
 
     def read(self, tensor: torch.Tensor) -> Value:
@@ -94,11 +102,15 @@ class Interpreter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if _is_view(func) or func.namespace == "prim":
+        if torch.Tag.inplace_view in func.tags or func.namespace == "prim":
             return func(*args, **kwargs)
+        if _is_view(func):
+            return self.expand(func, args, kwargs) if _is_composite(func) else func(*args, **kwargs)
         args, kwargs = tree_map(_to_meta_device, (args, kwargs))
         if func in _STORAGE_ONLY:
-            return func(*args, **kwargs)
+            outputs = func(*args, **kwargs)
+            self.base_of_new(outputs)
+            return outputs
         form = registry.form_of(func)
         if form is None:
             return self.expand(func, args, kwargs)
@@ -138,6 +150,7 @@ def lower_call(op: OpOverload, arguments: dict, avals: list[Aval], rng: object) 
     aval = avals[0] if len(avals) == 1 else tuple(avals)
     row = registry.TABLE[op]
     results = tree_flatten(row(arguments, {"aval": aval, "rng": rng}))[0]
+    results = [value for value in results if value is not None]  # what output_mask left out
     if len(results) != len(avals):
         raise AssertionError(f"{op}: lowered to {len(results)} results, torch has {len(avals)}")
     for value, expected in zip(results, avals, strict=True):
@@ -203,8 +216,19 @@ def memory_order(shape: Sequence[int], strides: Sequence[int]) -> list[int] | No
 
 
 def _is_view(op: OpOverload) -> bool:
+    """True where a result always shares its operand's storage, not where it only may, as in `to`.
+
+    Those are composite, and reach the interpreter whole from within another op's lowering.
+    """
     returns = [r for r in op._schema.returns if r.alias_info is not None]
+    if op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+        return False
     return bool(returns) and not any(r.alias_info.is_write for r in returns)
+
+
+def _is_composite(op: OpOverload) -> bool:
+    key = "CompositeImplicitAutograd"
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
 
 
 def _as_list(value: object) -> list:
