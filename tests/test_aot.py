@@ -15,6 +15,8 @@ import pytest
 from tpu_kernels import aot
 from tpu_kernels.chips import CHIPS, Chip
 
+pytestmark = pytest.mark.slow
+
 M, K, N = 256, 512, 1024
 # x: [m, k] bf16, w: [k, n] bf16, b: [n] bf16 -> gelu(x w + b): [m, n] bf16, f32 inside
 MATMUL_GELU = f"""
