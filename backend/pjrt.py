@@ -8,6 +8,7 @@ copies, callbacks in a cache) is checked here first. No call made here imports j
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,12 @@ from tpu_kernels.backend import pjrt_jaxlib as jaxlib
 from tpu_kernels.backend.pjrt_ahead import AheadOfTime, compile_ahead_of_time
 from tpu_kernels.backend.pjrt_choice import Choice, chip_present, choose
 from tpu_kernels.backend.pjrt_jaxlib import block_until_ready, consume_with_handlers, is_ready
-from tpu_kernels.backend.pjrt_options import cpu_options, unknown_option, without
+from tpu_kernels.backend.pjrt_options import (
+    cpu_options,
+    keeps_values_right,
+    refused_option,
+    without,
+)
 from tpu_kernels.backend.pjrt_program import Aval, has_python_callback, signature
 from tpu_kernels.errors import DonatedTensor, Unsupported
 
@@ -42,6 +48,7 @@ __all__ = [
 ]
 
 Array = Any
+log = logging.getLogger("tpu_kernels.pjrt")
 
 
 @dataclass(frozen=True)
@@ -61,8 +68,10 @@ class Executable:
     executable checks them.
     """
 
-    def __init__(self, owner: Client, device: int, text: str, loaded: Any) -> None:
-        self.in_avals, self.out_avals = signature(text)
+    def __init__(
+        self, owner: Client, device: int, avals: tuple[list[Aval], list[Aval]], loaded: Any
+    ) -> None:
+        self.in_avals, self.out_avals = avals
         self.device = device
         self.loaded = loaded
         self.execute_sharded = loaded.execute_sharded
@@ -105,7 +114,7 @@ class Client:
     """The devices of this process. Use `client()`; there is one.
 
     platform: "cpu" or "tpu". is_plugin: reached through the PJRT C API. synchronous: results are
-    ready when an execution returns.
+    ready when an execution returns. compiles: programs XLA compiled; the cache's do not count.
     """
 
     def __init__(self, choice: Choice) -> None:
@@ -120,7 +129,9 @@ class Client:
         self.shardings = [jaxlib.Sharding(device) for device in self.devices]
         self._lists = [jaxlib.DeviceList((device,)) for device in self.devices]
         self._indices = {device: index for index, device in enumerate(self.devices)}
-        self._unknown_options: set[str] = set()
+        self._refused_options: set[str] = set()
+        self._counting = threading.Lock()
+        self.compiles = 0
         self.versions = _versions(choice, self._client, self.devices[0])
 
     def compile(
@@ -141,19 +152,25 @@ class Client:
                 "the program calls Python back, and no callbacks were given",
                 "pass the host_callbacks it was lowered with, which must outlive it",
             )
+        avals = signature(text)
         ours = cpu_options(text) if self.platform == "cpu" else {}
         while True:
-            known = without(ours, self._unknown_options)
+            known = without(ours, self._refused_options)
             try:
                 loaded = self._load(text, device, {**known, **options}, host_callbacks)
-                return Executable(self, device, text, loaded)
+                return Executable(self, device, avals, loaded)
             except jaxlib.JaxRuntimeError as error:
-                name = unknown_option(str(error))
+                name = refused_option(str(error))
                 if name is None:
                     raise self.translate(error, device) from error
                 if name in options or name not in known:
-                    raise ValueError(f"this XLA has no option {name!r}") from error
-                self._unknown_options.add(name)
+                    raise ValueError(f"option {name!r}: {error}") from error
+                self._leave_out(name)
+
+    def _leave_out(self, name: str) -> None:
+        self._refused_options.add(name)
+        level = logging.WARNING if keeps_values_right(name) else logging.DEBUG
+        log.log(level, "this XLA refuses the option %s: programs are compiled without it", name)
 
     def _load(
         self, text: str, device: int, options: dict[str, object], host_callbacks: Sequence[Any]
@@ -162,6 +179,7 @@ class Client:
         devices = self._lists[device]
         if host_callbacks:
             # Loaded from a cache, such a program would jump into memory that is not there.
+            self._count_compile()
             module = jaxlib.parse(text)
             return self._client.compile_and_load(module, devices, compile_options, host_callbacks)
         key = cache.key(text, options, self.versions)
@@ -171,9 +189,14 @@ class Client:
             except jaxlib.JaxRuntimeError as error:
                 cache.reject(key, str(error))
         loaded = self._client.compile_and_load(text, devices, compile_options)
+        self._count_compile()
         if key is not None and (made := jaxlib.serialize(loaded)) is not None:
             cache.store(key, made)
         return loaded
+
+    def _count_compile(self) -> None:
+        with self._counting:
+            self.compiles += 1
 
     def put(self, array: np.ndarray, device: int) -> Array:
         """Copy a host array of any strides to a device. The array is free when this returns."""
@@ -237,7 +260,9 @@ class Client:
             return {}
 
     def translate(self, error: Exception, device: int) -> Exception:
-        """The exception to raise for one that jaxlib raised while using a device."""
+        """The exception to raise for one met while using a device; ours come back as they are."""
+        if not isinstance(error, jaxlib.JaxRuntimeError):
+            return error
         in_use = self.memory_stats(device).get("bytes_in_use")
         return pjrt_errors.translate(error, f"tpu:{device}", in_use)
 
@@ -316,6 +341,7 @@ def client() -> Client:
             if _the_client is None:
                 started = Client(choose())
                 _self_test(started)
+                started.compiles = 0
                 _the_client = started
     if _the_client.pid != os.getpid():
         raise pjrt_errors.forked()
