@@ -1,0 +1,398 @@
+"""Writing by index tensors: scatter and its relatives.
+
+An index that is out of bounds is dropped (see indexing.py). Of several writes to one place the
+last in row-major order wins, as on torch's CPU; XLA promises that order on its CPU client only.
+Sums of 16-bit floats are accumulated in float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+
+from .. import hlo
+from ..dtypes import is_integer
+from ..hlo import Value
+from ..promotion import scalar
+from ..registry import Aval, lower
+from .indexing import Plan, plan, take_rows, wrap
+from .scan import cumsum
+
+aten = torch.ops.aten
+Body = Callable[[Value, Value], Value]
+
+
+def put_rows(x: Value, index: Value, rows: Value, dim: int, body: Body) -> Value:
+    """x with x[..., index[i], ...] = body(old, rows[..., i, ...]); index is 1-D."""
+    if rows.numel == 0:
+        return x
+    return hlo.scatter(
+        x,
+        hlo.reshape(index, (index.numel, 1)),
+        rows,
+        body,
+        update_window_dims=[d for d in range(x.ndim) if d != dim],
+        inserted=[dim],
+        scatter_dims_to_operand_dims=[dim],
+        index_vector_dim=1,
+    )
+
+
+def put_along(x: Value, index: Value, updates: Value, dim: int, body: Body) -> Value:
+    """x with x[.., index[.., i, ..], ..] = body(old, updates[.., i, ..]), as torch's scatter.
+
+    index and updates may be smaller than x in the other dimensions, and updates than index.
+    """
+    if index.numel == 0:
+        return x
+    dim %= x.ndim
+    others = [d for d in range(x.ndim) if d != dim]
+    limits = [x.shape[d] if d == dim else index.shape[d] for d in range(x.ndim)]
+    part = hlo.scatter(
+        hlo.slice_(x, [0] * x.ndim, limits),
+        hlo.reshape(index, (*index.shape, 1)),
+        hlo.slice_(updates, [0] * x.ndim, index.shape),
+        body,
+        update_window_dims=[],
+        inserted=[dim],
+        scatter_dims_to_operand_dims=[dim],
+        index_vector_dim=x.ndim,
+        operand_batching=others,
+        indices_batching=others,
+    )
+    return hlo.dynamic_update_slice(x, part, [hlo.constant(0, torch.int64)] * x.ndim)
+
+
+def put_planned(x: Value, p: Plan, updates: Value, body: Body) -> Value:
+    """x[indices] = body(old, updates), the indices as planned for advanced indexing."""
+    return hlo.scatter(
+        x,
+        p.starts,
+        updates,
+        body,
+        update_window_dims=p.window,
+        inserted=p.dims,
+        scatter_dims_to_operand_dims=p.dims,
+        index_vector_dim=len(p.batch),
+    )
+
+
+# The reductions that torch names, each over a put: put(x, updates, body) -> new x.
+
+
+class Reduction(NamedTuple):
+    body: Body
+    identity: Callable[[torch.dtype], Value]
+
+
+_ADD = Reduction(hlo.add, lambda dtype: hlo.constant(0, dtype))
+_MULTIPLY = Reduction(hlo.multiply, lambda dtype: hlo.constant(1, dtype))
+REDUCTIONS = {
+    "sum": _ADD,
+    "add": _ADD,
+    "mean": _ADD,
+    "prod": _MULTIPLY,
+    "multiply": _MULTIPLY,
+    "amax": Reduction(hlo.maximum, hlo.lowest),
+    "amin": Reduction(hlo.minimum, hlo.highest),
+}
+
+
+def reduce_into(
+    x: Value, updates: Value, put: Callable[..., Value], reduce: str, include_self: bool = True
+) -> Value:
+    """Combine the updates with x, or among themselves where include_self is False."""
+    dtype, (body, identity) = x.dtype, REDUCTIONS[reduce]
+    x, updates = hlo.opmath(x), hlo.opmath(updates)
+    ones = hlo.constant(1, torch.int64, updates.shape)
+    if not include_self:
+        hit = put(hlo.constant(False, torch.bool, x.shape), hlo.convert(ones, torch.bool), hlo.or_)
+        x = hlo.select(hit, hlo.broadcast(identity(x.dtype), x.shape), x)
+    result = put(x, updates, body)
+    if reduce == "mean":
+        start = hlo.constant(1 if include_self else 0, torch.int64, x.shape)
+        count = hlo.maximum(put(start, ones, hlo.add), hlo.full_like(start, 1))
+        result = _divide(result, hlo.convert(count, x.dtype))
+    return hlo.convert(result, dtype)
+
+
+def _divide(x: Value, y: Value) -> Value:
+    """x / y for y > 0; integers round down."""
+    quotient = hlo.divide(x, y)
+    if not is_integer(x.dtype):
+        return quotient
+    inexact = hlo.ne(hlo.multiply(quotient, y), x)
+    below = hlo.and_(inexact, hlo.lt(x, hlo.zeros_like(x)))
+    return hlo.subtract(quotient, hlo.convert(below, x.dtype))
+
+
+def _scatter(
+    self: Value, dim: int, index: Value, source: Value, reduce: str | None, include_self: bool
+) -> Value:
+    """Every scatter of torch: a scalar operand counts as one element, a scalar source repeats."""
+    x, index = (v if v.ndim else hlo.reshape(v, (1,)) for v in (self, index))
+    source = hlo.convert(scalar(source), self.dtype)
+    source = source if source.ndim else hlo.broadcast(source, index.shape)
+
+    def put(x: Value, updates: Value, body: Body) -> Value:
+        return put_along(x, index, updates, dim, body)
+
+    if reduce is None:
+        result = put(x, source, hlo.replace)
+    else:
+        result = reduce_into(x, source, put, reduce, include_self)
+    return hlo.reshape(result, self.shape)
+
+
+@lower(aten.scatter.src)
+def _scatter_src(self: Value, dim: int, index: Value, src: Value, *, aval: Aval) -> Value:
+    return _scatter(self, dim, index, src, None, True)
+
+
+@lower(aten.scatter.value, dynamic="value")
+def _scatter_value(self: Value, dim: int, index: Value, value: Value, *, aval: Aval) -> Value:
+    return _scatter(self, dim, index, value, None, True)
+
+
+@lower(aten.scatter.reduce)
+def _scatter_src_reduce(
+    self: Value, dim: int, index: Value, src: Value, reduce: str, *, aval: Aval
+) -> Value:
+    return _scatter(self, dim, index, src, reduce, True)
+
+
+@lower(aten.scatter.value_reduce, dynamic="value")
+def _scatter_value_reduce(
+    self: Value, dim: int, index: Value, value: Value, reduce: str, *, aval: Aval
+) -> Value:
+    return _scatter(self, dim, index, value, reduce, True)
+
+
+@lower(aten.scatter_add)
+def _scatter_add(self: Value, dim: int, index: Value, src: Value, *, aval: Aval) -> Value:
+    return _scatter(self, dim, index, src, "sum", True)
+
+
+@lower(aten.scatter_reduce.two)
+def _scatter_reduce(
+    self: Value,
+    dim: int,
+    index: Value,
+    src: Value,
+    reduce: str,
+    include_self: bool,
+    *,
+    aval: Aval,
+) -> Value:
+    return _scatter(self, dim, index, src, reduce, include_self)
+
+
+# Whole rows.
+
+
+def _rows(
+    self: Value, dim: int, index: Value, source: Value, reduce: str | None, include_self: bool
+) -> Value:
+    """index_copy, index_add and index_reduce: rows of source go to rows of self."""
+    if self.ndim == 0:
+        self_, dim = hlo.reshape(self, (1,)), 0
+    else:
+        self_, dim = self, dim % self.ndim
+    index = hlo.reshape(index, (index.numel,))
+    shape = [index.numel if d == dim else n for d, n in enumerate(self_.shape)]
+    source = hlo.reshape(hlo.convert(source, self.dtype), shape)
+
+    def put(x: Value, updates: Value, body: Body) -> Value:
+        return put_rows(x, index, updates, dim, body)
+
+    if reduce is None:
+        result = put(self_, source, hlo.replace)
+    else:
+        result = reduce_into(self_, source, put, reduce, include_self)
+    return hlo.reshape(result, self.shape)
+
+
+@lower(aten.index_copy)
+def _index_copy(self: Value, dim: int, index: Value, source: Value, *, aval: Aval) -> Value:
+    return _rows(self, dim, index, source, None, True)
+
+
+@lower(aten.index_add, dynamic="alpha")
+def _index_add(
+    self: Value, dim: int, index: Value, source: Value, alpha: Value, *, aval: Aval
+) -> Value:
+    wide = hlo.opmath(hlo.convert(source, self.dtype))
+    factor = hlo.broadcast(hlo.convert(scalar(alpha), wide.dtype), wide.shape)
+    return _rows(self, dim, index, hlo.multiply(wide, factor), "sum", True)
+
+
+@lower(aten.index_reduce)
+def _index_reduce(
+    self: Value,
+    dim: int,
+    index: Value,
+    source: Value,
+    reduce: str,
+    include_self: bool,
+    *,
+    aval: Aval,
+) -> Value:
+    return _rows(self, dim, index, source, reduce, include_self)
+
+
+def _index_fill(self: Value, dim: int, index: Value, value: Value, *, aval: Aval) -> Value:
+    value = hlo.broadcast(hlo.convert(scalar(value), self.dtype), self.shape)
+    if self.ndim == 0:
+        return value if index.numel else self
+    dim %= self.ndim
+    size = self.shape[dim]
+    index = wrap(hlo.reshape(index, (index.numel,)), size)
+    yes = hlo.constant(True, torch.bool, index.shape)
+    hit = put_rows(hlo.constant(False, torch.bool, (size,)), index, yes, 0, hlo.or_)
+    return hlo.select(hlo.broadcast_in_dim(hit, self.shape, [dim]), value, self)
+
+
+lower(aten.index_fill.int_Scalar, _index_fill, dynamic="value")
+lower(aten.index_fill.int_Tensor, _index_fill)
+
+
+@lower(aten.put)
+def _put(self: Value, index: Value, source: Value, accumulate: bool, *, aval: Aval) -> Value:
+    flat = hlo.reshape(self, (self.numel,))
+    index = wrap(hlo.reshape(index, (index.numel,)), self.numel)
+    put = partial(_put_rows_first, index=index)
+    source = hlo.reshape(source, index.shape)
+    new = reduce_into(flat, source, put, "sum") if accumulate else put(flat, source, hlo.replace)
+    return hlo.reshape(new, self.shape)
+
+
+def _put_rows_first(x: Value, updates: Value, body: Body, *, index: Value) -> Value:
+    return put_rows(x, index, updates, 0, body)
+
+
+@lower(aten.embedding_dense_backward)
+def _embedding_dense_backward(
+    grad_output: Value,
+    indices: Value,
+    num_weights: int,
+    padding_idx: int,
+    scale_grad_by_freq: bool,
+    *,
+    aval: Aval,
+) -> Value:
+    index = hlo.reshape(indices, (indices.numel,))
+    grad = hlo.reshape(hlo.opmath(grad_output), (index.numel, grad_output.shape[-1]))
+    if scale_grad_by_freq and index.numel:
+        ones = hlo.constant(1, grad.dtype, index.shape)
+        counts = put_rows(hlo.constant(0, grad.dtype, (num_weights,)), index, ones, 0, hlo.add)
+        share = take_rows(counts, index)
+        grad = hlo.divide(grad, hlo.broadcast_in_dim(share, grad.shape, [0]))
+    if padding_idx >= 0:
+        padding = hlo.eq(index, hlo.full_like(index, padding_idx))
+        index = hlo.select(padding, hlo.full_like(index, num_weights), index)
+    weight = hlo.constant(0, grad.dtype, aval.shape)
+    return hlo.convert(put_rows(weight, index, grad, 0, hlo.add), aval.dtype)
+
+
+# x[indices] = values.
+
+
+def _index_put(
+    self: Value,
+    indices: Sequence[Value | None],
+    values: Value,
+    accumulate: bool,
+    *,
+    aval: Aval,
+    **unsafe: bool,
+) -> Value:
+    values = hlo.convert(values, self.dtype)
+    given = [(d, index) for d, index in enumerate(indices) if index is not None]
+    if not given:
+        values = hlo.broadcast(values, self.shape)
+        return _added(self, values) if accumulate else values
+    if len(given) == 1 and given[0][1].dtype in (torch.bool, torch.uint8):
+        return _mask_put(self, given[0][1], given[0][0], values, accumulate)
+    p = plan(self.shape, indices)
+    if 0 in p.result:
+        return self
+    values = hlo.broadcast(values, p.result)
+    put = partial(_put_planned_first, p=p)
+    return reduce_into(self, values, put, "sum") if accumulate else put(self, values, hlo.replace)
+
+
+def _put_planned_first(x: Value, updates: Value, body: Body, *, p: Plan) -> Value:
+    return put_planned(x, p, updates, body)
+
+
+def _added(x: Value, y: Value) -> Value:
+    return hlo.convert(hlo.add(hlo.opmath(x), hlo.opmath(y)), x.dtype)
+
+
+def _mask_put(self: Value, mask: Value, at: int, values: Value, accumulate: bool) -> Value:
+    """x[mask] = values without reading to the host how many elements the mask selects.
+
+    The k-th selected row takes the k-th row of values. That there are as many of the one as of
+    the other is checked in debug mode only.
+    """
+    before, covered = self.shape[:at], mask.ndim
+    after = self.shape[at + covered :]
+    mask = hlo.convert(mask, torch.bool)
+    axis = values.ndim - 1 - len(after)
+    if axis < 0 or values.shape[axis] == 1:
+        head = values.shape[:axis] if axis > 0 else ()
+        tail = values.shape[max(axis + 1, 0) :] if axis >= 0 else values.shape
+        ones = (1,) * (covered if axis >= 0 else 0)
+        rows = hlo.broadcast(hlo.reshape(values, (*head, *ones, *tail)), self.shape)
+    else:
+        count = values.shape[axis]
+        values = hlo.broadcast(values, (*before, count, *after))
+        rows = hlo.reshape(_spread_rows(values, mask, at), self.shape)
+    selected = hlo.broadcast_in_dim(mask, self.shape, range(at, at + covered))
+    return hlo.select(selected, _added(self, rows) if accumulate else rows, self)
+
+
+def _spread_rows(rows: Value, mask: Value, dim: int) -> Value:
+    """Along dim, the k-th row where the flattened mask is True for the k-th time."""
+    if rows.shape[dim] == 0:
+        shape = [mask.numel if d == dim else n for d, n in enumerate(rows.shape)]
+        return hlo.constant(0, rows.dtype, shape)
+    ranks = cumsum(hlo.convert(hlo.reshape(mask, (mask.numel,)), torch.int64), 0)
+    return take_rows(rows, hlo.subtract(ranks, hlo.full_like(ranks, 1)), dim)
+
+
+lower(aten.index_put.default, _index_put)
+lower(aten._index_put_impl.default, _index_put)
+lower(aten._unsafe_index_put.default, _index_put)
+
+
+# Masks.
+
+
+@lower(aten.masked_scatter)
+def _masked_scatter(self: Value, mask: Value, source: Value, *, aval: Aval) -> Value:
+    x = hlo.broadcast(self, aval.shape)
+    selected = hlo.convert(hlo.broadcast(mask, aval.shape), torch.bool)
+    source = hlo.reshape(hlo.convert(source, self.dtype), (source.numel,))
+    return hlo.select(selected, hlo.reshape(_spread_rows(source, selected, 0), x.shape), x)
+
+
+@lower(aten.masked_scatter_backward)
+def _masked_scatter_backward(
+    grad_output: Value, mask: Value, sizes: Sequence[int], *, aval: Aval
+) -> Value:
+    """The selected gradients, moved to the front of a tensor of the source's size."""
+    mask = hlo.convert(hlo.broadcast(mask, grad_output.shape), torch.bool)
+    selected = hlo.reshape(mask, (mask.numel,))
+    ranks = cumsum(hlo.convert(selected, torch.int64), 0)
+    size = math.prod(sizes)
+    place = hlo.select(
+        selected, hlo.subtract(ranks, hlo.full_like(ranks, 1)), hlo.full_like(ranks, size)
+    )
+    zeros = hlo.constant(0, grad_output.dtype, (size,))
+    flat = hlo.reshape(grad_output, (grad_output.numel,))
+    return hlo.reshape(put_rows(zeros, place, flat, 0, hlo.replace), aval.shape)

@@ -1,0 +1,208 @@
+"""Sorting and order statistics. Sorts are stable and NaN is greater than every number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+
+from .. import hlo
+from ..hlo import Value
+from ..promotion import common_dtypes, scalar
+from ..registry import Aval, lower
+from .indexing import take_along
+from .reduction import extreme
+from .scan import scan
+
+aten = torch.ops.aten
+
+
+def _before(descending: bool) -> Callable[..., Value]:
+    """The comparator of (value, index) pairs; indices ride along."""
+
+    def less(x: Value, y: Value, *riders: Value) -> Value:
+        high, low = (x, y) if descending else (y, x)
+        before = hlo.gt(high, low)
+        if not x.dtype.is_floating_point:
+            return before
+        return hlo.or_(before, hlo.and_(hlo.is_nan(high), hlo.not_(hlo.is_nan(low))))
+
+    return less
+
+
+def sort_pairs(x: Value, dim: int, descending: bool = False) -> tuple[Value, Value]:
+    """x sorted along `dim`, and where each element came from (i64)."""
+    if x.ndim == 0:
+        return x, hlo.constant(0, torch.int64)
+    dim %= x.ndim
+    index = hlo.iota(x.shape, dim, torch.int32 if x.shape[dim] < 2**31 else torch.int64)
+    values, order = hlo.sort([x, index], dim, _before(descending))
+    return values, hlo.convert(order, torch.int64)
+
+
+@lower(aten.sort.default)
+def _sort(self: Value, dim: int, descending: bool, *, aval: Sequence[Aval]) -> tuple[Value, Value]:
+    return sort_pairs(self, dim, descending)
+
+
+@lower(aten.sort.stable)
+def _sort_stable(
+    self: Value, stable: bool | None, dim: int, descending: bool, *, aval: Sequence[Aval]
+) -> tuple[Value, Value]:
+    return sort_pairs(self, dim, descending)
+
+
+@lower(aten.topk)
+def _topk(
+    self: Value, k: int, dim: int, largest: bool, sorted: bool, *, aval: Sequence[Aval]
+) -> list[Value]:
+    """Of equal elements the first ones are taken, and the result is always sorted."""
+    pair = sort_pairs(self, dim, descending=largest)
+    return [hlo.slice_in_dim(x, 0, k, dim=dim) if x.ndim else hlo.reshape(x, a.shape)
+            for x, a in zip(pair, aval, strict=True)]
+
+
+# Order statistics: one element of each sorted row.
+
+
+def _statistic(position: Callable[[Value, int], Value]) -> Callable:
+    """A lowering of median and nanmedian over a dimension, or over everything.
+
+    position(ordered, dim) is where the statistic stands in the sorted row, dim kept with size 1.
+    """
+
+    def over(x: Value, dim: int, avals: Sequence[Aval]) -> list[Value]:
+        if x.ndim == 0:
+            return [x, hlo.constant(0, torch.int64)]
+        dim %= x.ndim
+        pair = sort_pairs(x, dim)
+        where = position(pair[0], dim)
+        return [hlo.reshape(take_along(v, where, dim), a.shape)
+                for v, a in zip(pair, avals, strict=False)]
+
+    def lowered(self: Value, *, aval: Aval | Sequence[Aval], **options: object) -> object:
+        if "dim" in options:
+            return over(self, options["dim"], aval)  # type: ignore[arg-type]
+        if self.numel == 0:
+            undefined = math.nan if self.dtype.is_floating_point else torch.iinfo(self.dtype).min
+            return hlo.constant(undefined, self.dtype)
+        return over(hlo.reshape(self, (self.numel,)), 0, [aval])[0]  # type: ignore[list-item]
+
+    return lowered
+
+
+def _numbers(ordered: Value, dim: int) -> Value:
+    """How many elements of each row are not NaN, dim kept with size 1."""
+    shape = [1 if d == dim else n for d, n in enumerate(ordered.shape)]
+    if not ordered.dtype.is_floating_point:
+        return hlo.constant(ordered.shape[dim], torch.int64, shape)
+    numbers = hlo.convert(hlo.eq(ordered, ordered), torch.int64)
+    return hlo.reshape(hlo.reduce_sum(numbers, [dim]), shape)
+
+
+def _median_position(ordered: Value, dim: int) -> Value:
+    numbers, size = _numbers(ordered, dim), ordered.shape[dim]
+    whole = hlo.eq(numbers, hlo.full_like(numbers, size))
+    return hlo.select(whole, hlo.full_like(numbers, (size - 1) // 2), numbers)
+
+
+def _nanmedian_position(ordered: Value, dim: int) -> Value:
+    numbers = _numbers(ordered, dim)
+    before = hlo.subtract(numbers, hlo.full_like(numbers, 1))
+    return hlo.divide(hlo.maximum(before, hlo.zeros_like(before)), hlo.full_like(before, 2))
+
+
+lower(aten.median.default, _statistic(_median_position))
+lower(aten.median.dim, _statistic(_median_position))
+lower(aten.nanmedian.default, _statistic(_nanmedian_position))
+lower(aten.nanmedian.dim, _statistic(_nanmedian_position))
+
+
+@lower(aten.kthvalue)
+def _kthvalue(
+    self: Value, k: int, dim: int, keepdim: bool, *, aval: Sequence[Aval]
+) -> list[Value]:
+    pair = sort_pairs(self, dim)
+    return [hlo.reshape(hlo.slice_in_dim(x, k - 1, k, dim=dim) if x.ndim else x, a.shape)
+            for x, a in zip(pair, aval, strict=True)]
+
+
+@lower(aten.mode)
+def _mode(self: Value, dim: int, keepdim: bool, *, aval: Sequence[Aval]) -> list[Value]:
+    """The least of the most frequent values, and the last position that holds it."""
+    if self.ndim == 0:
+        return [self, hlo.constant(0, torch.int64)]
+    dim %= self.ndim
+    values, order = sort_pairs(self, dim)
+    size = self.shape[dim]
+    place = hlo.iota(self.shape, dim)
+    earlier = hlo.concatenate(
+        [hlo.slice_in_dim(values, 0, 1, dim=dim), hlo.slice_in_dim(values, 0, size - 1, dim=dim)],
+        dim,
+    )
+    start = hlo.select(hlo.ne(values, earlier), place, hlo.zeros_like(place))
+    start = scan(start, dim, hlo.maximum, hlo.constant(0, torch.int64))
+    end = extreme(hlo.subtract(place, start), dim, hlo.gt, hlo.lowest)[1]
+    end = hlo.expand_dims(end, [dim])
+    return [hlo.reshape(take_along(x, end, dim), a.shape)
+            for x, a in zip((values, order), aval, strict=True)]
+
+
+# Binary search.
+
+
+def searchsorted(edges: Value, x: Value, right: bool, sorter: Value | None = None) -> Value:
+    """Where to insert x[..., m] in the sorted edges[..., n] (leading sizes equal): i64[..., m].
+
+    NaN sorts last, as in torch: comparisons that fail go right.
+    """
+    size = edges.shape[-1]
+    goes_left = hlo.gt if right else hlo.ge
+    one = hlo.constant(1, torch.int64, x.shape)
+
+    def step(i: Value, low: Value, high: Value) -> Sequence[Value]:
+        open_ = hlo.lt(low, high)
+        middle = hlo.shift_right_logical(hlo.add(low, high), one)
+        at = middle if sorter is None else take_along(sorter, middle, x.ndim - 1)
+        left = goes_left(take_along(edges, at, x.ndim - 1), x)
+        low = hlo.select(hlo.and_(open_, hlo.not_(left)), hlo.add(middle, one), low)
+        return low, hlo.select(hlo.and_(open_, left), middle, high)
+
+    bounds = [hlo.zeros_like(one), hlo.full_like(one, size)]
+    return hlo.fori(size.bit_length(), step, bounds)[0]
+
+
+def _search(edges: Value, x: Value, right: bool, sorter: Value | None, aval: Aval) -> Value:
+    edges, x = scalar(edges), scalar(x)
+    dtype = common_dtypes([edges, x])[0]
+    shape = x.shape
+    if edges.ndim == 1:
+        x = hlo.reshape(x, (x.numel,))
+    found = searchsorted(hlo.convert(edges, dtype), hlo.convert(x, dtype), right, sorter)
+    return hlo.convert(hlo.reshape(found, shape), aval.dtype)
+
+
+def _searchsorted(
+    sorted_sequence: Value,
+    self: Value,
+    out_int32: bool,
+    right: bool,
+    side: str | None,
+    sorter: Value | None,
+    *,
+    aval: Aval,
+) -> Value:
+    return _search(sorted_sequence, self, right or side == "right", sorter, aval)
+
+
+def _bucketize(
+    self: Value, boundaries: Value, out_int32: bool, right: bool, *, aval: Aval
+) -> Value:
+    return _search(boundaries, self, right, None, aval)
+
+
+lower(aten.searchsorted.Tensor, _searchsorted)
+lower(aten.searchsorted.Scalar, _searchsorted, dynamic="self")
+lower(aten.bucketize.Tensor, _bucketize)
+lower(aten.bucketize.Scalar, _bucketize, dynamic="self")
