@@ -105,7 +105,7 @@ class Interpreter(TorchDispatchMode):
         if torch.Tag.inplace_view in func.tags or func.namespace == "prim":
             return func(*args, **kwargs)
         if _is_view(func):
-            return self.expand(func, args, kwargs) if _is_composite(func) else func(*args, **kwargs)
+            return func(*args, **kwargs)
         args, kwargs = tree_map(_to_meta_device, (args, kwargs))
         if func in _STORAGE_ONLY:
             outputs = func(*args, **kwargs)
@@ -224,11 +224,6 @@ def _is_view(op: OpOverload) -> bool:
     if op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
         return False
     return bool(returns) and not any(r.alias_info.is_write for r in returns)
-
-
-def _is_composite(op: OpOverload) -> bool:
-    key = "CompositeImplicitAutograd"
-    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
 
 
 def _as_list(value: object) -> list:

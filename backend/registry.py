@@ -104,6 +104,8 @@ def _add(op: OpOverload | OpOverloadPacket, function: Callable, dynamic: str, ve
     overload = _overload(op)
     if overload in TABLE:
         raise ValueError(f"{overload} has a lowering already ({TABLE[overload].verb})")
+    if overload in COMPOSED and COMPOSED[overload].when is None:
+        raise ValueError(f"{overload} is composed already")
     schema = [argument.name for argument in overload._schema.arguments]
     accepts = _parameters(overload, function, schema)
     names = frozenset(dynamic.split())
@@ -129,21 +131,36 @@ def _parameters(op: OpOverload, function: Callable, schema: list[str]) -> frozen
     return frozenset(names)
 
 
-COMPOSED: dict[OpOverload, Callable] = {}
+class Composition(NamedTuple):
+    """An op run as Python code. `when` is None for always, else asked with the arguments by name;
+    its answer may depend only on dtypes, devices and ranks."""
+
+    function: Callable
+    when: Callable[..., bool] | None
 
 
-def compose(op: OpOverload | OpOverloadPacket, function: Callable | None = None) -> Callable:
+COMPOSED: dict[OpOverload, Composition] = {}
+
+
+def compose(
+    op: OpOverload | OpOverloadPacket,
+    function: Callable | None = None,
+    *,
+    when: Callable[..., bool] | None = None,
+) -> Callable:
     """Run `op` as Python code over other device ops, each recorded for itself.
 
     For what one program cannot express: results whose shape depends on data (the function reads a
-    size to the host), and arguments that torch mutates without declaring it.
+    size to the host), and arguments that torch mutates without declaring it. The function takes
+    the arguments by their schema names. With `when`, the op also has a row, which serves the calls
+    that `when` declines.
     """
     if function is None:
-        return lambda f: compose(op, f)
+        return lambda f: compose(op, f, when=when)
     overload = _overload(op)
-    if overload in TABLE or overload in COMPOSED:
+    if overload in COMPOSED or (when is None and overload in TABLE):
         raise ValueError(f"{overload} has a lowering or composition already")
-    COMPOSED[overload] = function
+    COMPOSED[overload] = Composition(function, when)
     return function
 
 

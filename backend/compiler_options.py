@@ -1,0 +1,53 @@
+"""Compiler options in force: our defaults and what the user adds in a context."""
+
+from __future__ import annotations
+
+import contextvars
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+# torch rounds a 16-bit result after each op; XLA may otherwise keep the excess between fused ops.
+DEFAULTS: Mapping[str, object] = {"xla_allow_excess_precision": False}
+
+_extra: contextvars.ContextVar[tuple[tuple[str, object], ...]] = contextvars.ContextVar(
+    "tpu_compiler_options", default=()
+)
+_warned: set[str] = set()
+
+
+@contextmanager
+def custom_compiler_options(options: Mapping[str, object]) -> Iterator[None]:
+    """Compile inside the block with XLA options, added to those of enclosing blocks.
+
+    An option is part of a program's key. One that belongs to another platform (an `xla_tpu_*`
+    option on the CPU client) enters the key and is otherwise ignored, with one warning.
+    """
+    token = _extra.set((*_extra.get(), *options.items()))
+    try:
+        yield
+    finally:
+        _extra.reset(token)
+
+
+def fingerprint() -> tuple[tuple[str, object], ...]:
+    """The user's options, as part of a key."""
+    return tuple(sorted(dict(_extra.get()).items(), key=lambda item: item[0]))
+
+
+def current(platform: str) -> dict[str, object]:
+    """All options for a compile on `platform`."""
+    options = dict(DEFAULTS)
+    for name, value in fingerprint():
+        if _foreign(name, platform):
+            if name not in _warned:
+                _warned.add(name)
+                warnings.warn(f"compiler option {name} is ignored on {platform}", stacklevel=2)
+            continue
+        options[name] = value
+    return options
+
+
+def _foreign(name: str, platform: str) -> bool:
+    others = {"cpu": ("xla_tpu_", "xla_gpu_"), "tpu": ("xla_cpu_", "xla_gpu_")}
+    return name.startswith(others.get(platform, ()))

@@ -1,0 +1,13 @@
+// The whole core as one translation unit: torch's headers are most of the compile time.
+
+#include "address.cpp"
+#include "cell.cpp"
+#include "device.cpp"
+#include "execute.cpp"
+#include "key.cpp"
+#include "module.cpp"
+#include "operation.cpp"
+#include "plumbing.cpp"
+#include "python.cpp"
+#include "recorder.cpp"
+#include "stream.cpp"

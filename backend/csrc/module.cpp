@@ -1,0 +1,115 @@
+// The Python module: what backend/device.py and recorder.py call.
+
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+#include <unistd.h>
+
+#include "device.h"
+#include "trace.h"
+
+namespace tpu {
+
+namespace {
+
+namespace py = pybind11;
+
+py::dict stats() {
+  auto& c = counters();
+  py::dict result;
+  result["recorded"] = c.recorded.load();
+  result["hits"] = c.hits.load() - c.misses.load();
+  result["misses"] = c.misses.load();
+  result["executions"] = c.executions.load();
+  result["transfers"] = c.transfers.load();
+  result["programs"] = c.programs.load();
+  result["record_ns"] = c.record_ns.load();
+  result["execute_ns"] = c.execute_ns.load();
+  result["transfer_ns"] = c.transfer_ns.load();
+  return result;
+}
+
+py::dict memory(int device) {
+  auto& use = memory_use(static_cast<c10::DeviceIndex>(device));
+  py::dict result;
+  result["allocated"] = use.current.load();
+  result["peak"] = use.peak.load();
+  return result;
+}
+
+// The runtime array that a tensor's storage holds, or None; for interoperation and tests.
+py::object value_of(const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.device().is_privateuseone(), "tpu: expected a device tensor, got one on ",
+              tensor.device());
+  {
+    py::gil_scoped_release release;
+    flush();
+  }
+  return py::reinterpret_borrow<py::object>(settled_value(cell_of(tensor.unsafeGetTensorImpl())));
+}
+
+void start(int device_count) {
+  process().device_count = device_count;
+  process().pid = getpid();
+  process().enabled = true;
+  process().ready = true;
+}
+
+void shut_down() {
+  {
+    py::gil_scoped_release release;
+    flush();
+  }
+  process().exiting = true;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  register_device();
+  register_fallback();
+  auto released = py::call_guard<py::gil_scoped_release>();
+  m.def("set_callbacks", [](py::object table) { set_callbacks(table.ptr()); });
+  m.def("register_operation", &register_operation);
+  m.def("compose", [](const std::string& name, py::object when, py::object function) {
+    compose_operation(name, when.ptr(), function.ptr());
+  });
+  m.def("set_thread_context", &set_thread_context);
+  m.def("set_precision_matters", [](bool on) { settings().precision_matters = on; });
+  m.def("enable", [](int count) {
+    process().device_count = count;
+    process().enabled = count > 0;
+  });
+  m.def("enabled", [] { return process().enabled.load(); });
+  m.def("start", &start);
+  m.def("shut_down", &shut_down);
+  m.def("in_bad_fork", [] { return !process().exiting && in_forked_child(); });
+  m.def("current_device", [] { return int(current_device()); });
+  m.def("set_current_device", [](int device) {
+    set_current_device(static_cast<c10::DeviceIndex>(device));
+  });
+  m.def("flush", &flush, released);
+  m.def("synchronize", [](int device) { synchronize(static_cast<c10::DeviceIndex>(device)); },
+        released);
+  m.def("stats", &stats);
+  m.def("memory", &memory);
+  m.def("reset_peak_memory", [](int device) {
+    auto& use = memory_use(static_cast<c10::DeviceIndex>(device));
+    use.peak = use.current.load();
+  });
+  m.def("value_of", &value_of);
+  m.def("default_generator", [](int device) {
+    return default_generator(static_cast<c10::DeviceIndex>(device));
+  });
+  m.def("set_mode", [](int mode, int64_t node_cap) {
+    {
+      py::gil_scoped_release release;
+      flush();
+    }
+    settings().mode = mode;
+    settings().node_cap = node_cap;
+  });
+  m.def("set_timing", [](bool on) { settings().timing = on; });
+  m.def("inject_failure", &inject_failure, released);
+}
+
+}  // namespace tpu

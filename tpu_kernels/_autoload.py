@@ -1,0 +1,52 @@
+"""What happens when torch is imported: as little as possible, and never an error."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+_active = False
+
+
+def autoload() -> None:
+    """torch's entry point `torch.backends`. `import torch` goes on whatever happens here."""
+    try:
+        if other_accelerator() and not _device().wanted():
+            # Torch prefers a registered PrivateUse1 device over CUDA everywhere, so this user keeps
+            # what they have. An explicit import must still work: forget that we were imported.
+            for name in [n for n in sys.modules if n.partition(".")[0] == "tpu_kernels"]:
+                del sys.modules[name]
+            return
+        activate()
+    except Exception as error:
+        print(f"tpu_kernels: the tpu device is off: {error}", file=sys.stderr)
+
+
+def other_accelerator() -> bool:
+    """Does torch have an accelerator of its own that works on this machine?"""
+    return torch.cuda.is_available() or torch.xpu.is_available() or torch.backends.mps.is_available()
+
+
+def activate() -> None:
+    """Name the device and its module; load the core if it is built. Safe to call again."""
+    global _active
+    if _active:
+        return
+    _active = True
+    torch.utils.rename_privateuse1_backend("tpu")
+    from . import tpu
+
+    torch._register_device_module("tpu", tpu)
+    torch.utils.generate_methods_for_privateuse1_backend(for_storage=False)
+    device = _device()
+    if device.wanted():
+        device.enable()
+    else:
+        device.load_core(compile_if_missing=False)
+
+
+def _device():
+    from .backend import device
+
+    return device
