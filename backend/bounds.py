@@ -84,21 +84,28 @@ def _rows_of_mask(self: Tensor, mask: Tensor, dim: int, values: Tensor) -> Itera
     yield Bound(mask.cpu().count_nonzero(), rows, rows + 1, message, RuntimeError)
 
 
-def _along(prefix: str, error: type[Exception], low: str = "zero") -> Callable[..., list[Bound]]:
-    """An index into one dimension; low is "zero", or "size" where it may count from the end."""
+def _place(self: Tensor, dim: int) -> tuple[int, int]:
+    """(dimension, size), a scalar counting as one element."""
+    return (dim % self.ndim, self.shape[dim]) if self.ndim else (0, 1)
+
+
+def _along(prefix: str, error: type[Exception]) -> Callable[..., list[Bound]]:
+    """Indices into one dimension, none below zero."""
 
     def bounds(self: Tensor, dim: int, index: Tensor, **_: object) -> list[Bound]:
-        dim = dim % self.ndim if self.ndim else 0
-        size = self.shape[dim] if self.ndim else 1
-        least = -size if low == "size" else 0
-        return [Bound(index, least, size, prefix + _of_dimension(dim, size), error)]
+        dim, size = _place(self, dim)
+        return [Bound(index, 0, size, prefix + _of_dimension(dim, size), error)]
 
     return bounds
 
 
+def _fill(self: Tensor, dim: int, index: Tensor, **_: object) -> list[Bound]:
+    dim, size = _place(self, dim)
+    return [Bound(index, -size, size, _of_dimension(dim, size))]
+
+
 def _in_self(self: Tensor, dim: int, index: Tensor, **_: object) -> list[Bound]:
-    size = self.shape[dim] if self.ndim else 1
-    return [Bound(index, 0, size, "index out of range in self")]
+    return [Bound(index, 0, _place(self, dim)[1], "index out of range in self")]
 
 
 def _flat(self: Tensor, index: Tensor, **_: object) -> list[Bound]:
@@ -147,8 +154,8 @@ BOUNDS: dict[OpOverload, Callable[..., Iterable[Bound]]] = {
     aten.scatter_reduce.two: _scatter,
     aten.index_add.default: _scatter,
     aten.index_copy.default: _along("index_copy_(): ", IndexError),
-    aten.index_fill.int_Scalar: _along("", IndexError, "size"),
-    aten.index_fill.int_Tensor: _along("", IndexError, "size"),
+    aten.index_fill.int_Scalar: _fill,
+    aten.index_fill.int_Tensor: _fill,
     aten.take.default: _flat,
     aten.put.default: _flat,
     aten.embedding.default: _embedding,

@@ -25,6 +25,21 @@ def wrap(index: Value, size: int) -> Value:
     return hlo.select(negative, hlo.add(index, hlo.full_like(index, size)), index)
 
 
+def is_mask(index: object) -> bool:
+    """bool selects; so does uint8, torch's older mask."""
+    return getattr(index, "dtype", None) in (torch.bool, torch.uint8)
+
+
+def check_mask(shape: Sequence[int], mask: Sequence[int], at: int) -> None:
+    """A mask covers whole dimensions of what it indexes, from dimension `at` on."""
+    for d, size in enumerate(mask):
+        if at + d >= len(shape) or shape[at + d] != size:
+            raise IndexError(
+                f"The shape of the mask {list(mask)} at index {d} does not match the shape of "
+                f"the indexed tensor {list(shape)} at index {at + d}"
+            )
+
+
 def _column(index: Value) -> Value:
     """Index vectors of length one: a trailing dimension of size 1."""
     return hlo.reshape(index, (*index.shape, 1))

@@ -31,6 +31,13 @@ def cumsum(x: Value, dim: int) -> Value:
     return scan(x, dim, hlo.add, hlo.constant(0, x.dtype))
 
 
+def ranks(mask: Value) -> Value:
+    """For every element of a 1-D mask, how many are True before it."""
+    dtype = torch.int32 if mask.numel < 2**31 else torch.int64
+    counts = cumsum(hlo.convert(mask, dtype), 0)
+    return hlo.subtract(counts, hlo.convert(mask, dtype))
+
+
 def _arithmetic(combine: Callable[[Value, Value], Value], identity: int) -> Callable:
     def lowered(self: Value, dim: int, *, aval: Aval) -> Value:
         x = hlo.opmath(hlo.convert(self, aval.dtype))

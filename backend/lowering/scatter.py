@@ -19,8 +19,8 @@ from ..dtypes import is_integer
 from ..hlo import Value
 from ..promotion import scalar
 from ..registry import Aval, lower
-from .indexing import Plan, plan, take_rows, wrap
-from .scan import cumsum
+from .indexing import Plan, check_mask, is_mask, plan, take_rows, wrap
+from .scan import ranks
 
 aten = torch.ops.aten
 Body = Callable[[Value, Value], Value]
@@ -315,7 +315,7 @@ def _index_put(
     if not given:
         values = hlo.broadcast(values, self.shape)
         return _added(self, values) if accumulate else values
-    if len(given) == 1 and given[0][1].dtype in (torch.bool, torch.uint8):
+    if len(given) == 1 and is_mask(given[0][1]):
         return _mask_put(self, given[0][1], given[0][0], values, accumulate)
     p = plan(self.shape, indices)
     if 0 in p.result:
@@ -339,6 +339,7 @@ def _mask_put(self: Value, mask: Value, at: int, values: Value, accumulate: bool
     The k-th selected row takes the k-th row of values. That there are as many of the one as of
     the other is checked in debug mode only.
     """
+    check_mask(self.shape, mask.shape, at)
     before, covered = self.shape[:at], mask.ndim
     after = self.shape[at + covered :]
     mask = hlo.convert(mask, torch.bool)
@@ -361,8 +362,7 @@ def _spread_rows(rows: Value, mask: Value, dim: int) -> Value:
     if rows.shape[dim] == 0:
         shape = [mask.numel if d == dim else n for d, n in enumerate(rows.shape)]
         return hlo.constant(0, rows.dtype, shape)
-    ranks = cumsum(hlo.convert(hlo.reshape(mask, (mask.numel,)), torch.int64), 0)
-    return take_rows(rows, hlo.subtract(ranks, hlo.full_like(ranks, 1)), dim)
+    return take_rows(rows, ranks(hlo.reshape(mask, (mask.numel,))), dim)
 
 
 lower(aten.index_put.default, _index_put)
@@ -388,11 +388,35 @@ def _masked_scatter_backward(
     """The selected gradients, moved to the front of a tensor of the source's size."""
     mask = hlo.convert(hlo.broadcast(mask, grad_output.shape), torch.bool)
     selected = hlo.reshape(mask, (mask.numel,))
-    ranks = cumsum(hlo.convert(selected, torch.int64), 0)
     size = math.prod(sizes)
-    place = hlo.select(
-        selected, hlo.subtract(ranks, hlo.full_like(ranks, 1)), hlo.full_like(ranks, size)
-    )
+    place = ranks(selected)
+    place = hlo.select(selected, place, hlo.full_like(place, size))
     zeros = hlo.constant(0, grad_output.dtype, (size,))
     flat = hlo.reshape(grad_output, (grad_output.numel,))
     return hlo.reshape(put_rows(zeros, place, flat, 0, hlo.replace), aval.shape)
+
+
+# Histograms.
+
+
+@lower(aten.histc)
+def _histc(self: Value, bins: int, min: float, max: float, *, aval: Aval) -> Value:
+    """Counts of equal bins over [min, max], or over the data's range where both are equal."""
+    x = hlo.opmath(hlo.reshape(self, (self.numel,)))
+    counts = hlo.constant(0, x.dtype, (bins,))
+    if x.numel == 0:
+        return hlo.convert(counts, aval.dtype)
+    low, high = (hlo.constant(v, x.dtype) for v in (min, max))
+    if min == max:
+        low, high = hlo.reduce_min(x, [0]), hlo.reduce_max(x, [0])
+    one = hlo.full_like(low, 1)
+    flat = hlo.eq(low, high)
+    low, high = (hlo.select(flat, f(v, one), v) for f, v in ((hlo.subtract, low), (hlo.add, high)))
+    low, high = hlo.broadcast(low, x.shape), hlo.broadcast(high, x.shape)
+    position = hlo.divide(hlo.subtract(x, low), hlo.subtract(high, low))
+    place = hlo.convert(hlo.multiply(position, hlo.full_like(x, bins)), torch.int64)
+    place = hlo.minimum(place, hlo.full_like(place, bins - 1))
+    inside = hlo.and_(hlo.ge(x, low), hlo.le(x, high))
+    place = hlo.select(inside, place, hlo.full_like(place, bins))
+    counts = put_rows(counts, place, hlo.full_like(x, 1), 0, hlo.add)
+    return hlo.convert(counts, aval.dtype)

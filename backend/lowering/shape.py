@@ -10,7 +10,7 @@ import torch
 from .. import hlo
 from ..hlo import Value
 from ..promotion import scalar
-from ..registry import Aval, decompose, lower
+from ..registry import Aval, compose, decompose, lower
 
 aten = torch.ops.aten
 
@@ -222,13 +222,39 @@ def _scattered(view: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
 decompose(aten.select_scatter, using=_scattered(aten.select.int))
 decompose(aten.slice_scatter, using=_scattered(aten.slice.Tensor))
 decompose(aten.diagonal_scatter, using=_scattered(aten.diagonal.default))
-decompose(aten.as_strided_scatter, using=_scattered(aten.as_strided.default))
+
+
+@compose(aten.as_strided_scatter)
+def _as_strided_scatter(
+    self: torch.Tensor,
+    src: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> torch.Tensor:
+    """The strides speak of self's storage, which a row does not see; all of it is copied."""
+    storage = self.untyped_storage().nbytes() // self.element_size()
+    whole = self.as_strided((storage,), (1,), 0).clone()
+    copy = whole.as_strided(self.shape, self.stride(), self.storage_offset())
+    start = self.storage_offset() if storage_offset is None else storage_offset
+    copy.as_strided(size, stride, start).copy_(src)
+    return copy
+
+
+@compose(aten.as_strided_copy)
+def _as_strided_copy(
+    self: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> torch.Tensor:
+    view = self.as_strided(size, stride, storage_offset)
+    return view.clone(memory_format=torch.contiguous_format)
 
 
 # A copy of a view is the view, read.
 
 decompose(aten.alias_copy, using=aten.alias.default)
-decompose(aten.as_strided_copy, using=aten.as_strided.default)
 decompose(aten.diagonal_copy, using=aten.diagonal.default)
 decompose(aten.expand_copy, using=aten.expand.default)
 decompose(aten.narrow_copy, using=torch.narrow)

@@ -59,8 +59,10 @@ def _topk(
 ) -> list[Value]:
     """Of equal elements the first ones are taken, and the result is always sorted."""
     pair = sort_pairs(self, dim, descending=largest)
-    return [hlo.slice_in_dim(x, 0, k, dim=dim) if x.ndim else hlo.reshape(x, a.shape)
-            for x, a in zip(pair, aval, strict=True)]
+    return [
+        hlo.slice_in_dim(x, 0, k, dim=dim) if x.ndim else hlo.reshape(x, a.shape)
+        for x, a in zip(pair, aval, strict=True)
+    ]
 
 
 # Order statistics: one element of each sorted row.
@@ -78,8 +80,10 @@ def _statistic(position: Callable[[Value, int], Value]) -> Callable:
         dim %= x.ndim
         pair = sort_pairs(x, dim)
         where = position(pair[0], dim)
-        return [hlo.reshape(take_along(v, where, dim), a.shape)
-                for v, a in zip(pair, avals, strict=False)]
+        return [
+            hlo.reshape(take_along(v, where, dim), a.shape)
+            for v, a in zip(pair, avals, strict=False)
+        ]
 
     def lowered(self: Value, *, aval: Aval | Sequence[Aval], **options: object) -> object:
         if "dim" in options:
@@ -120,12 +124,12 @@ lower(aten.nanmedian.dim, _statistic(_nanmedian_position))
 
 
 @lower(aten.kthvalue)
-def _kthvalue(
-    self: Value, k: int, dim: int, keepdim: bool, *, aval: Sequence[Aval]
-) -> list[Value]:
+def _kthvalue(self: Value, k: int, dim: int, keepdim: bool, *, aval: Sequence[Aval]) -> list[Value]:
     pair = sort_pairs(self, dim)
-    return [hlo.reshape(hlo.slice_in_dim(x, k - 1, k, dim=dim) if x.ndim else x, a.shape)
-            for x, a in zip(pair, aval, strict=True)]
+    return [
+        hlo.reshape(hlo.slice_in_dim(x, k - 1, k, dim=dim) if x.ndim else x, a.shape)
+        for x, a in zip(pair, aval, strict=True)
+    ]
 
 
 @lower(aten.mode)
@@ -145,8 +149,10 @@ def _mode(self: Value, dim: int, keepdim: bool, *, aval: Sequence[Aval]) -> list
     start = scan(start, dim, hlo.maximum, hlo.constant(0, torch.int64))
     end = extreme(hlo.subtract(place, start), dim, hlo.gt, hlo.lowest)[1]
     end = hlo.expand_dims(end, [dim])
-    return [hlo.reshape(take_along(x, end, dim), a.shape)
-            for x, a in zip((values, order), aval, strict=True)]
+    return [
+        hlo.reshape(take_along(x, end, dim), a.shape)
+        for x, a in zip((values, order), aval, strict=True)
+    ]
 
 
 # Binary search.
