@@ -398,18 +398,28 @@ def _every(steps: Sequence[int]) -> Step:
     def put(whole: Value, part: Value) -> Value:
         if part.shape == whole.shape:
             return part
-        none = [0] * whole.ndim
-        zero = hlo.constant(0, part.dtype)
-        spread = hlo.pad(part, zero, none, none, [step - 1 for step in steps])
         mask = hlo.constant(True, torch.bool, whole.shape)
         for dim, step in enumerate(steps):
             if step > 1:
                 position = hlo.iota(whole.shape, dim, torch.int32)
                 rest = hlo.remainder(position, hlo.full_like(position, step))
                 mask = hlo.and_(mask, hlo.eq(rest, hlo.zeros_like(rest)))
-        return hlo.select(mask, spread, whole)
+                part = _repeated(part, dim, step, whole.shape[dim])
+        return hlo.select(mask, part, whole)
 
     return Step(get, put)
+
+
+def _repeated(x: Value, dim: int, times: int, size: int) -> Value:
+    """Each index of `dim` `times` over, cut to `size`.
+
+    Padding between elements would do too, but the TPU compiler takes a minute to pad minor ones.
+    """
+    before, after = x.shape[: dim + 1], x.shape[dim + 1 :]
+    dims = [i for i in range(x.ndim + 1) if i != dim + 1]
+    x = hlo.broadcast_in_dim(x, (*before, times, *after), dims)
+    x = hlo.reshape(x, (*before[:-1], before[-1] * times, *after))
+    return hlo.slice_in_dim(x, 0, size, dim=dim)
 
 
 def _take(axis: int, dims: Sequence[Dim]) -> Step:
