@@ -2,7 +2,7 @@
 # make test         every test
 # make check        lint, format, types and the fast tests, what pre-commit runs
 # make bench        ratios to torch CPU eager, in bench_output/
-# make conformance  torch's whole operator database, by hand
+# make conformance  torch's whole operator database; an hour, goes on where it stopped
 # make wheel        dist/: an sdist, and a wheel with the core prebuilt for the installed torch
 
 .PHONY: demo test check bench conformance wheel venv
@@ -44,7 +44,7 @@ bench: $(READY)
 	@$(PY) tests/benchmarks/run.py
 
 conformance: $(READY)
-	@$(PY) -m pytest -m by_hand tests/conformance
+	@$(PY) -m tests.conformance --resume
 
 # An sdist, and from it a wheel that carries the core built here for the installed torch.
 wheel: $(READY)

@@ -1,6 +1,6 @@
 """Train a character GPT on the sources of Python's standard library, on device "tpu".
 
-    python examples/train_gpt.py [--device tpu] [--steps 300] [--compare] [--out demo_output]
+    python examples/train_gpt.py [--device tpu] [--steps 600] [--compare] [--out demo_output]
 
 Four layers, plain torch.nn, AdamW with warm-up and cosine decay; then it writes some Python.
 """
@@ -15,10 +15,11 @@ from report import Progress, assert_same_curve, plot_curves
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-LAYERS, HEADS, WIDTH = 4, 4, 128
-CONTEXT, BATCH = 64, 16
-LEARNING_RATE, WARM_UP = 2e-3, 20
-ENOUGH_STEPS = 200  # fewer than this are a smoke run: the loss is shown, not asserted
+LAYERS, HEADS, WIDTH = 4, 4, 64
+CONTEXT, BATCH = 64, 32
+LEARNING_RATE, WARM_UP = 4e-3, 20
+COMPARED = 50  # steps, as many as the tolerance of a curve speaks of
+ENOUGH_STEPS = 400  # fewer than this are a smoke run: the loss is shown, not asserted
 SOURCES = """
     argparse ast configparser dataclasses datetime decimal difflib doctest enum inspect optparse
     pathlib pickle subprocess tarfile textwrap threading traceback typing zipfile
@@ -78,12 +79,17 @@ def learning_rate(step: int, steps: int) -> float:
     return warm * (0.55 + 0.45 * math.cos(math.pi * step / steps))
 
 
-def train(device: str, text: Tensor, characters: int, steps: int) -> tuple[GPT, list[float], float]:
-    """Train a new model for `steps` minibatches; returns it, its losses and tokens per second."""
+def train(
+    device: str, text: Tensor, characters: int, steps: int, planned: int
+) -> tuple[GPT, list[float], float]:
+    """Train a new model for the first `steps` of the `planned` minibatches.
+
+    Returns it, its losses, and tokens per second after the first step, which compiles.
+    """
     torch.manual_seed(0)
     model = GPT(characters).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: learning_rate(i, steps))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: learning_rate(i, planned))
     windows = text.unfold(0, CONTEXT + 1, 1)  # a view: [len(text) - CONTEXT, CONTEXT + 1]
     choice = torch.Generator().manual_seed(0)
     progress, losses, warm = Progress(device, steps), [], 0.0
@@ -98,7 +104,7 @@ def train(device: str, text: Tensor, characters: int, steps: int) -> tuple[GPT, 
         losses.append(loss.item())
         progress.update(step + 1, losses[-1])
         if step == 0:
-            warm = progress.seconds  # the first step compiles
+            warm = progress.seconds
     rate = (steps - 1) * BATCH * CONTEXT / (progress.seconds - warm) if steps > 1 else 0.0
     return model, losses, rate
 
@@ -118,7 +124,7 @@ def sample(model: GPT, device: str, tokens: Tensor, length: int) -> Tensor:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Train a character GPT on Python's library.")
     parser.add_argument("--device", default="tpu")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--sample", type=int, default=240, help="characters to write")
     parser.add_argument("--compare", action="store_true", help="train on torch's CPU too")
     parser.add_argument("--out", type=Path, default=Path("demo_output"))
@@ -128,12 +134,12 @@ def main(argv: list[str] | None = None) -> None:
     alphabet = sorted(set(written))
     text = torch.tensor([alphabet.index(c) for c in written])
     print(f"gpt: {len(text):,} characters of Python, {len(alphabet)} different ones")
-    model, losses, rate = train(args.device, text, len(alphabet), args.steps)
+    model, losses, rate = train(args.device, text, len(alphabet), args.steps, args.steps)
     print(f"{rate:,.0f} tokens/s after the first step")
     curves = {args.device: losses}
     if args.compare:
-        # The policy looks at 50 steps; the schedule depends on `steps`, so both run all of them.
-        _, curves["cpu"], rate = train("cpu", text, len(alphabet), args.steps)
+        steps = min(args.steps, COMPARED)
+        _, curves["cpu"], rate = train("cpu", text, len(alphabet), steps, args.steps)
         worst = assert_same_curve(losses, curves["cpu"])
         print(f"{rate:,.0f} tokens/s on torch's CPU")
         print(f"losses equal torch CPU's: at most {worst:.0e} apart in the first 50 steps")
@@ -143,7 +149,8 @@ def main(argv: list[str] | None = None) -> None:
     continued = sample(model, args.device, text[:CONTEXT], args.sample)
     print("".join(alphabet[i] for i in continued.tolist()))
     if args.steps >= ENOUGH_STEPS:
-        assert losses[-1] < 2.5, f"loss {losses[-1]:.2f} after {args.steps} steps, expected < 2.5"
+        last = sum(losses[-20:]) / 20
+        assert last < 2.2, f"loss {last:.2f} after {args.steps} steps, expected below 2.2"
 
 
 if __name__ == "__main__":
