@@ -10,6 +10,8 @@ is a header, the key in JSON, and the payload.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
 import hashlib
 import json
@@ -79,6 +81,8 @@ class _Rejected(Exception):
     """An entry that must not be run; the text is the reason."""
 
 
+# Opening a link, another user's private file, or a device without a reader fails with these.
+_NO_FILE_OF_OURS = (errno.ELOOP, errno.EACCES, errno.ENXIO)
 _COUNTED = ("hits", "misses", "stores", "rejected", "evicted")
 _lock = threading.Lock()
 _counts: Counter[str] = Counter()
@@ -146,7 +150,10 @@ def load(key: Key | None) -> bytes | None:
         payload = None
     except (OSError, _Rejected) as error:
         payload = None
-        _reject(path, str(error))
+        if isinstance(error, _Rejected) or error.errno in _NO_FILE_OF_OURS:
+            _reject(path, str(error))
+        else:  # such as too many open files: the entry may be good
+            cache_directory.warn_once(f"{directory} cannot be read: {error.strerror}")
     _count("misses" if payload is None else "hits")
     if payload is None and log.isEnabledFor(logging.DEBUG):
         log.debug("miss: %s", explain(key))
@@ -177,7 +184,8 @@ def _read(path: str, expected: bytes) -> bytes:
     if body[:key_bytes] != expected:
         raise _Rejected("it is another program's")
     if time.time() - status.st_mtime > _TOUCH_SECONDS:
-        os.utime(path)
+        with contextlib.suppress(OSError):  # read-only, or just evicted
+            os.utime(path)
     return bytes(body[key_bytes:])
 
 

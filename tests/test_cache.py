@@ -258,12 +258,25 @@ def test_a_read_only_directory_still_serves(
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     os.utime(entry, (0, 0))
-    for function in ("mkdir", "replace", "unlink"):
+    for function in ("mkdir", "replace", "unlink", "utime"):
         monkeypatch.setattr(os, function, refuse)
     monkeypatch.setattr(tempfile, "mkstemp", refuse)
     assert cache.load(KEY) == PAYLOAD
     cache.store(key_of(MODULE + " "), PAYLOAD)
     assert os.strerror(errno.EROFS) in caplog.text
+
+
+def test_an_entry_that_cannot_be_opened_now_is_kept(
+    entry: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*args: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        assert cache.load(KEY) is None
+    assert "Too many open files" in caplog.text
+    assert cache.load(KEY) == PAYLOAD
 
 
 EIGHT = """
