@@ -212,3 +212,39 @@ lower(aten.searchsorted.Tensor, _searchsorted)
 lower(aten.searchsorted.Scalar, _searchsorted, dynamic="self")
 lower(aten.bucketize.Tensor, _bucketize)
 lower(aten.bucketize.Scalar, _bucketize, dynamic="self")
+
+
+def _isin(elements: Value, test_elements: Value, invert: bool, aval: Aval) -> Value:
+    x, among = scalar(elements), scalar(test_elements)
+    dtype = common_dtypes([x, among])[0]
+    flat = hlo.reshape(hlo.convert(x, dtype), (x.numel,))
+    among = hlo.reshape(hlo.convert(among, dtype), (among.numel,))
+    if among.numel:
+        ordered = sort_pairs(among, 0)[0]
+        place = searchsorted(ordered, flat, right=False)
+        last = hlo.full_like(place, among.numel - 1)
+        found = hlo.eq(take_along(ordered, hlo.minimum(place, last), 0), flat)
+    else:
+        found = hlo.constant(False, torch.bool, flat.shape)
+    return hlo.reshape(hlo.not_(found) if invert else found, aval.shape)
+
+
+@lower(aten.isin.Tensor_Tensor)
+def _isin_tensors(
+    elements: Value, test_elements: Value, assume_unique: bool, invert: bool, *, aval: Aval
+) -> Value:
+    return _isin(elements, test_elements, invert, aval)
+
+
+@lower(aten.isin.Tensor_Scalar, dynamic="test_element")
+def _isin_scalar(
+    elements: Value, test_element: Value, assume_unique: bool, invert: bool, *, aval: Aval
+) -> Value:
+    return _isin(elements, test_element, invert, aval)
+
+
+@lower(aten.isin.Scalar_Tensor, dynamic="element")
+def _isin_element(
+    element: Value, test_elements: Value, assume_unique: bool, invert: bool, *, aval: Aval
+) -> Value:
+    return _isin(element, test_elements, invert, aval)
