@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+import tpu_kernels  # noqa: F401  (brings the device where the entry point is not installed)
 from tests import view_programs
 from tests.view_statements import Statement
 

@@ -219,12 +219,13 @@ def _fill(pool: random.Random, rng: random.Random, x: str, live: dict) -> Statem
 def _index_copy(pool: random.Random, rng: random.Random, x: str, live: dict) -> Statement:
     t = live[x]
     dim = _dim(pool, t)
-    n = pool.randint(1, max(1, _size(t, dim)))
-    index = [rng.randrange(max(1, _size(t, dim)))] if t.ndim == 0 else []
-    index = index or rng.sample(range(max(n, _size(t, dim))), n)
+    n = pool.randint(min(1, _size(t, dim)), _size(t, dim))
+    chosen = rng.sample(range(_size(t, dim)), n)
     sizes = (*t.shape[:dim], n, *t.shape[dim + 1 :]) if t.ndim else ()
     source = f"torch.full({sizes}, {_number(rng)}, dtype={t.dtype}).to(dev)"
-    return Statement(f"{x}.index_copy_({dim}, torch.tensor({index}).to(dev), {source})", x)
+    return Statement(
+        f"{x}.index_copy_({dim}, torch.tensor({index}, dtype=torch.int64).to(dev), {source})", x
+    )
 
 
 def _masked_fill(pool: random.Random, rng: random.Random, x: str, live: dict) -> Statement:
