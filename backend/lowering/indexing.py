@@ -141,6 +141,8 @@ lower(aten._unsafe_index.Tensor, _index)
 
 @lower(aten.index_select)
 def _index_select(self: Value, dim: int, index: Value, *, aval: Aval) -> Value:
+    if index.ndim > 1:
+        raise IndexError("index_select(): Index is supposed to be a vector")
     if 0 in aval.shape:
         return hlo.constant(0, self.dtype, aval.shape)
     if self.ndim == 0:

@@ -44,6 +44,13 @@ def reduction(fold: Fold, operand: Callable[[Value, Aval], Value] | None = None)
     return lowered
 
 
+def require_elements(name: str, x: Value, dim: int) -> None:
+    """Refuse a row without elements, in torch's words, where the result is one of them."""
+    if x.ndim and x.shape[dim] == 0:
+        dim %= x.ndim
+        raise IndexError(f"{name}(): Expected reduction dim {dim} to have non-zero size.")
+
+
 def _size(x: Value, dims: Sequence[int]) -> int:
     return math.prod(x.shape[d] for d in dims)
 
@@ -127,8 +134,9 @@ def extreme(x: Value, dim: int, better: Callable, worst: Callable) -> tuple[Valu
     return value, position
 
 
-def _extreme_dim(better: Callable, worst: Callable) -> Callable:
+def _extreme_dim(name: str, better: Callable, worst: Callable) -> Callable:
     def lowered(self: Value, dim: int, keepdim: bool, *, aval: Sequence[Aval]) -> list[Value]:
+        require_elements(name, self, dim)
         return [_finish(x, a) for x, a in zip(extreme(self, dim, better, worst), aval, strict=True)]
 
     return lowered
@@ -142,8 +150,8 @@ def _extreme_index(better: Callable, worst: Callable) -> Callable:
     return lowered
 
 
-lower(aten.max.dim, _extreme_dim(hlo.gt, hlo.lowest))
-lower(aten.min.dim, _extreme_dim(hlo.lt, hlo.highest))
+lower(aten.max.dim, _extreme_dim("max", hlo.gt, hlo.lowest))
+lower(aten.min.dim, _extreme_dim("min", hlo.lt, hlo.highest))
 lower(aten.argmax, _extreme_index(hlo.gt, hlo.lowest))
 lower(aten.argmin, _extreme_index(hlo.lt, hlo.highest))
 

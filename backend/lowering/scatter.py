@@ -310,6 +310,11 @@ def _index_put(
     aval: Aval,
     **unsafe: bool,
 ) -> Value:
+    if values.dtype != self.dtype and not values.weak:
+        raise RuntimeError(
+            "Index put requires the source and destination dtypes match, got "
+            f"{self.dtype} for the destination and {values.dtype} for the source."
+        )
     values = hlo.convert(values, self.dtype)
     given = [(d, index) for d, index in enumerate(indices) if index is not None]
     if not given:
@@ -318,11 +323,22 @@ def _index_put(
     if len(given) == 1 and is_mask(given[0][1]):
         return _mask_put(self, given[0][1], given[0][0], values, accumulate)
     p = plan(self.shape, indices)
+    values = _fitted(values, p.result)
     if 0 in p.result:
         return self
-    values = hlo.broadcast(values, p.result)
     put = partial(_put_planned_first, p=p)
     return reduce_into(self, values, put, "sum") if accumulate else put(self, values, hlo.replace)
+
+
+def _fitted(values: Value, result: Sequence[int]) -> Value:
+    """values broadcast to what the indices select."""
+    pairs = zip(reversed(values.shape), reversed(result), strict=False)
+    if values.ndim > len(result) or any(n not in (1, m) for n, m in pairs):
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to "
+            f"indexing result of shape {list(result)}"
+        )
+    return hlo.broadcast(values, result)
 
 
 def _put_planned_first(x: Value, updates: Value, body: Body, *, p: Plan) -> Value:
@@ -343,15 +359,15 @@ def _mask_put(self: Value, mask: Value, at: int, values: Value, accumulate: bool
     before, covered = self.shape[:at], mask.ndim
     after = self.shape[at + covered :]
     mask = hlo.convert(mask, torch.bool)
-    axis = values.ndim - 1 - len(after)
-    if axis < 0 or values.shape[axis] == 1:
-        head = values.shape[:axis] if axis > 0 else ()
-        tail = values.shape[max(axis + 1, 0) :] if axis >= 0 else values.shape
-        ones = (1,) * (covered if axis >= 0 else 0)
-        rows = hlo.broadcast(hlo.reshape(values, (*head, *ones, *tail)), self.shape)
+    axis = values.ndim - 1 - len(after)  # the dimension of values that the mask's rows take
+    if axis < 0:
+        rows = _fitted(values, self.shape)
+    elif values.shape[axis] == 1:
+        ones = (1,) * covered
+        shape = (*values.shape[:axis], *ones, *values.shape[axis + 1 :])
+        rows = _fitted(hlo.reshape(values, shape), self.shape)
     else:
-        count = values.shape[axis]
-        values = hlo.broadcast(values, (*before, count, *after))
+        values = _fitted(values, (*before, values.shape[axis], *after))
         rows = hlo.reshape(_spread_rows(values, mask, at), self.shape)
     selected = hlo.broadcast_in_dim(mask, self.shape, range(at, at + covered))
     return hlo.select(selected, _added(self, rows) if accumulate else rows, self)

@@ -12,7 +12,7 @@ from ..hlo import Value
 from ..promotion import common_dtypes, scalar
 from ..registry import Aval, lower
 from .indexing import take_along
-from .reduction import extreme
+from .reduction import extreme, require_elements
 from .scan import scan
 
 aten = torch.ops.aten
@@ -68,7 +68,7 @@ def _topk(
 # Order statistics: one element of each sorted row.
 
 
-def _statistic(position: Callable[[Value, int], Value]) -> Callable:
+def _statistic(name: str, position: Callable[[Value, int], Value]) -> Callable:
     """A lowering of median and nanmedian over a dimension, or over everything.
 
     position(ordered, dim) is where the statistic stands in the sorted row, dim kept with size 1.
@@ -77,6 +77,7 @@ def _statistic(position: Callable[[Value, int], Value]) -> Callable:
     def over(x: Value, dim: int, avals: Sequence[Aval]) -> list[Value]:
         if x.ndim == 0:
             return [x, hlo.constant(0, torch.int64)]
+        require_elements(name, x, dim)
         dim %= x.ndim
         pair = sort_pairs(x, dim)
         where = position(pair[0], dim)
@@ -117,14 +118,15 @@ def _nanmedian_position(ordered: Value, dim: int) -> Value:
     return hlo.divide(hlo.maximum(before, hlo.zeros_like(before)), hlo.full_like(before, 2))
 
 
-lower(aten.median.default, _statistic(_median_position))
-lower(aten.median.dim, _statistic(_median_position))
-lower(aten.nanmedian.default, _statistic(_nanmedian_position))
-lower(aten.nanmedian.dim, _statistic(_nanmedian_position))
+lower(aten.median.default, _statistic("median", _median_position))
+lower(aten.median.dim, _statistic("median", _median_position))
+lower(aten.nanmedian.default, _statistic("nanmedian", _nanmedian_position))
+lower(aten.nanmedian.dim, _statistic("nanmedian", _nanmedian_position))
 
 
 @lower(aten.kthvalue)
 def _kthvalue(self: Value, k: int, dim: int, keepdim: bool, *, aval: Sequence[Aval]) -> list[Value]:
+    require_elements("kthvalue", self, dim)
     pair = sort_pairs(self, dim)
     return [
         hlo.reshape(hlo.slice_in_dim(x, k - 1, k, dim=dim) if x.ndim else x, a.shape)
@@ -137,6 +139,7 @@ def _mode(self: Value, dim: int, keepdim: bool, *, aval: Sequence[Aval]) -> list
     """The least of the most frequent values, and the last position that holds it."""
     if self.ndim == 0:
         return [self, hlo.constant(0, torch.int64)]
+    require_elements("mode", self, dim)
     dim %= self.ndim
     values, order = sort_pairs(self, dim)
     size = self.shape[dim]
