@@ -223,9 +223,8 @@ def _index_copy(pool: random.Random, rng: random.Random, x: str, live: dict) -> 
     chosen = rng.sample(range(_size(t, dim)), n)
     sizes = (*t.shape[:dim], n, *t.shape[dim + 1 :]) if t.ndim else ()
     source = f"torch.full({sizes}, {_number(rng)}, dtype={t.dtype}).to(dev)"
-    return Statement(
-        f"{x}.index_copy_({dim}, torch.tensor({index}, dtype=torch.int64).to(dev), {source})", x
-    )
+    index = f"torch.tensor({chosen}, dtype=torch.int64).to(dev)"
+    return Statement(f"{x}.index_copy_({dim}, {index}, {source})", x)
 
 
 def _masked_fill(pool: random.Random, rng: random.Random, x: str, live: dict) -> Statement:
