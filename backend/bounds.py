@@ -19,7 +19,7 @@ aten = torch.ops.aten
 class Bound(NamedTuple):
     """low <= every element of index < high, else `error`; the message may name the {index}."""
 
-    index: Tensor
+    indices: Tensor
     low: int
     high: int
     message: str
@@ -34,7 +34,7 @@ def check(op: OpOverload, arguments: dict[str, object]) -> None:
     if op not in BOUNDS:
         return
     for bound in BOUNDS[op](**arguments):
-        index = bound.index.detach().cpu()
+        index = bound.indices.detach().cpu()
         outside = index[(index < bound.low) | (index >= bound.high)]
         if outside.numel():
             raise bound.error(bound.message.format(index=outside[0].item()))
