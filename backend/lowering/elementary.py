@@ -12,6 +12,9 @@ from ..dtypes import is_integer, is_unsigned
 from ..hlo import Value
 from ..promotion import scalar
 
+# Below this, zeta is not continued: each unit costs a term.
+_ZETA_REACH = 1000
+
 Unary = Callable[[Value], Value]
 Binary = Callable[[Value, Value], Value]
 
@@ -287,9 +290,26 @@ def polygamma(order: int) -> Unary:
     factor = math.factorial(order) * (1 if order % 2 else -1)
 
     def function(x: Value) -> Value:
-        return hlo.multiply(hlo.full_like(x, factor), hlo.zeta(hlo.full_like(x, order + 1), x))
+        return hlo.multiply(hlo.full_like(x, factor), zeta(hlo.full_like(x, order + 1), x))
 
     return function
+
+
+def zeta(x: Value, q: Value) -> Value:
+    """The sum of (q + k) ** -x. chlo's series needs q > 0; the terms before are added here."""
+    one = hlo.full_like(q, 1)
+
+    def more(total: Value, q: Value) -> Value:
+        below = hlo.and_(hlo.lt(q, one), hlo.gt(q, hlo.full_like(q, -_ZETA_REACH)))
+        return hlo.reduce_or(below, range(q.ndim))
+
+    def term(total: Value, q: Value) -> tuple[Value, Value]:
+        below = hlo.lt(q, one)
+        added = hlo.add(total, hlo.power(q, hlo.negate(x)))
+        return hlo.select(below, added, total), hlo.select(below, hlo.add(q, one), q)
+
+    total, q = hlo.while_(more, term, [hlo.zeros_like(q), q])
+    return hlo.add(total, hlo.zeta(x, q))
 
 
 def trigamma(x: Value) -> Value:

@@ -169,7 +169,7 @@ each(
     "default self_scalar other_scalar",
     floating(e.times_log(hlo.log_plus_one)),
 )
-each(aten.special_zeta, "default self_scalar other_scalar", floating(hlo.zeta))
+each(aten.special_zeta, "default self_scalar other_scalar", floating(e.zeta))
 for op in (aten.polygamma, aten.polygamma_):
     lower(op, lambda n, self, aval: floating(e.polygamma(n))(self=self, aval=aval))
 decompose(aten.sinc, aten.logit, aten.special_entr, aten.deg2rad, aten.rad2deg, aten.ldexp.Tensor)
