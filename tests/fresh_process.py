@@ -8,7 +8,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # What a developer's shell may set and a test must not inherit.
-_SETTINGS = ("TPU_", "TORCH_TPU_", "XLA_FLAGS", "LIBTPU_INIT_ARGS", "ALLOW_MULTIPLE_LIBTPU_LOAD")
+_SETTINGS = (
+    "ALLOW_MULTIPLE_LIBTPU_LOAD",
+    "LIBTPU_INIT_ARGS",
+    "TORCH_TPU_",
+    "TPU_KERNELS_CPU",
+    "TPU_LIBRARY_PATH",
+    "XLA_FLAGS",
+)
 
 
 def python(text: str, timeout: float = 120, **env: str) -> subprocess.CompletedProcess[str]:
