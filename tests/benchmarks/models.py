@@ -1,5 +1,6 @@
 """Whole training steps, strict, against the same step on torch CPU."""
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -9,6 +10,8 @@ import train_gpt
 from timing import microseconds, paired, tpu
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from tpu_kernels.backend import device
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 OPTIMIZERS = {"SGD": torch.optim.SGD, "AdamW": torch.optim.AdamW}
@@ -33,17 +36,19 @@ class Work:
     batch: tuple[Tensor, Tensor]
 
 
-def training_step(work: Work, device: str) -> Callable[[], object]:
-    """A step on the batch, which is on the device already; nothing is read back."""
+def training_step(work: Work, place: str) -> Callable[[], object]:
+    """A step as users write it: the batch comes from the host, the loss goes back."""
     torch.manual_seed(0)
-    model = work.make_model().to(device)
+    model = work.make_model().to(place)
     update = OPTIMIZERS[work.optimizer](model.parameters(), lr=1e-3)
-    x, y = (t.to(device) for t in work.batch)
 
-    def step() -> None:
+    def step() -> float:
+        x, y = (t.to(place) for t in work.batch)
+        loss = work.loss(model(x), y)
         update.zero_grad()
-        work.loss(model(x), y).backward()
+        loss.backward()
         update.step()
+        return loss.item()
 
     return step
 
@@ -65,9 +70,9 @@ def cases() -> Iterator[tuple[str, Work, int, float | None]]:
 
 def step_times() -> Iterator[dict[str, object]]:
     for name, work, calls, bar in cases():
-        device = training_step(work, "tpu")
-        first = microseconds(device, 1)
-        pair = paired(device, training_step(work, "cpu"), calls)
+        step = training_step(work, "tpu")
+        first = microseconds(step, 1)
+        pair = paired(step, training_step(work, "cpu"), calls)
         yield {
             "name": name,
             "device_us": pair.device_us,
@@ -75,14 +80,23 @@ def step_times() -> Iterator[dict[str, object]]:
             "ratio": pair.ratio,
             "bar": bar,
             "first_step_s": first / 1e6,
-            **counted(device),
+            **profile(step),
         }
 
 
-def counted(step: Callable[[], object]) -> dict[str, object]:
-    """What one warm step does: ops recorded, programs run, programs compiled."""
-    before = tpu.stats()
-    step()
-    after = tpu.stats()
-    names = ("recorded", "executions", "compiles")
-    return {name: getattr(after, name) - getattr(before, name) for name in names}
+def profile(step: Callable[[], object], steps: int = 5) -> dict[str, object]:
+    """Per warm step: ops recorded, programs run and compiled, and where the time goes."""
+    core = device.core
+    core.set_timing(True)
+    before, start = tpu.stats(), time.perf_counter_ns()
+    for _ in range(steps):
+        step()
+    whole, after = time.perf_counter_ns() - start, tpu.stats()
+    core.set_timing(False)
+
+    def spent(name: str) -> int:
+        return getattr(after, name) - getattr(before, name)
+
+    counts = {name: spent(name) // steps for name in ("recorded", "executions", "compiles")}
+    shares = {name: spent(f"{name}_ns") / whole for name in ("record", "execute", "transfer")}
+    return {**counts, **shares, "torch and Python": 1 - sum(shares.values())}
