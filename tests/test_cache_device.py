@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fresh_process import output, python
 
+from tests.fresh_process import output, python
 from tpu_kernels import cache as public
 from tpu_kernels.backend import build, cache_directory, pjrt
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from fresh_process import python
 
+from tests.fresh_process import python
 from tpu_kernels.testing import assert_close, program_count
 from tpu_kernels.timing import bench
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from fresh_process import python
 
+from tests.fresh_process import python
 from tpu_kernels.errors import Unsupported
 
 tpu = torch.get_device_module("tpu")

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from fresh_process import ROOT, output
+
+from tests.fresh_process import ROOT, output
 
 EXAMPLES = ["train_digits", "train_gpt"]
 
