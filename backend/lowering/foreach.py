@@ -7,7 +7,6 @@ from collections.abc import Callable
 import torch
 from torch._ops import OpOverload
 
-from ..hlo import Value
 from ..registry import TABLE, Aval, lower
 from . import creation, matmul, pointwise, reduction  # noqa: F401  the rows of the elements
 
@@ -53,9 +52,9 @@ def over_lists(op: OpOverload, element: OpOverload) -> Callable:
     names = renaming(op, element)
     defaults = {a.name: a.default_value for a in element._schema.arguments if a.has_default_value()}
 
-    def lowered(*, aval: Aval | tuple[Aval, ...], **given: object) -> list[Value]:
+    def lowered(*, aval: Aval | tuple[Aval, ...], **given: object) -> list[object]:
         avals = (aval,) if isinstance(aval, Aval) else aval
-        results = []
+        results: list[object] = []
         for i, each in enumerate(avals):
             arguments = {
                 names[k]: v[i] if isinstance(v, (list, tuple)) else v for k, v in given.items()
