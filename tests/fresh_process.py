@@ -18,13 +18,17 @@ _SETTINGS = (
 )
 
 
+def settings() -> dict[str, str]:
+    """This process's environment without what changes the device."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(_SETTINGS)}
+
+
 def python(text: str, timeout: float = 120, **env: str) -> subprocess.CompletedProcess[str]:
     """The finished process; env is added to the environment."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(_SETTINGS)}
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(text)],
         cwd=ROOT,
-        env=inherited | env,
+        env=settings() | env,
         capture_output=True,
         text=True,
         timeout=timeout,

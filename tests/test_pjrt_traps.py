@@ -7,13 +7,17 @@ end with exit code 0 (or the one it asserts) and say what is asserted here.
 import importlib.util
 
 import pytest
-from fresh_process import output, python
+from tests.forked_process import output, python
 
-PRELUDE = """
-import os, sys
+from tests.fresh_process import output as fresh_output
+from tests.fresh_process import python as fresh_python
+
+FRESH = """
 import numpy as np
 from tpu_kernels.backend import pjrt
-os.environ.setdefault("TPU_KERNELS_CPU", "1")  # after the import, which would build the core
+"""
+PRELUDE = """
+import os, sys
 
 def addition(kind, alias=""):
     t = f"tensor<{kind}>"
@@ -46,6 +50,7 @@ def test_nothing_imports_jax():
     assert importlib.util.find_spec("jax"), "without jax installed this test shows nothing"
     text = (
         WATCH
+        + FRESH
         + PRELUDE
         + """
 c = pjrt.client()
@@ -61,7 +66,7 @@ print(c.device_description(1).kind, "jax" in sys.modules)
 pjrt.shutdown()
 """
     )
-    assert output(text, **TWO).splitlines() == [
+    assert fresh_output(text, **TWO).splitlines() == [
         "[2. 2. 2. 2.] 0 True",
         "True HloModule",
         "cpu False",
@@ -203,8 +208,8 @@ sys.exit(child)
 def test_a_chip_that_another_process_holds():
     """Trap 9: libtpu's lock file."""
     library = next(iter(importlib.util.find_spec("libtpu").submodule_search_locations))
-    second = PRELUDE + "os.environ['TPU_KERNELS_CPU'] = ''\nrefused(pjrt.client)\nprint('alive')"
-    done = python(
+    second = FRESH + PRELUDE + "refused(pjrt.client)\nprint('alive')"
+    done = fresh_python(
         f"import sys\nsys.argv.append({second!r})\n" + HOLDER,
         TPU_LIBRARY_PATH=f"{library}/libtpu.so",
         TPU_SKIP_MDS_QUERY="1",
@@ -271,39 +276,43 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(pjrt.client().devi
     assert output(text, **TWO).splitlines() == ["[1. 1.]", "0 2"]
 
 
-@pytest.mark.parametrize(
-    "change, step",
-    [
-        ("from jaxlib import _jax\ndel _jax.batched_device_put", "importing jaxlib"),
-        (
-            "from tpu_kernels.backend import pjrt_jaxlib\npjrt_jaxlib.result_handler = None",
-            "compiling an addition",
-        ),
-        (
-            "from tpu_kernels.backend import pjrt_jaxlib\n"
-            "pjrt_jaxlib.host_pointer = lambda value: ZEROS.ctypes.data",
-            "a copy to the host",
-        ),
-    ],
-)
-def test_a_jaxlib_that_does_not_fit(change, step):
-    """Case D69: what was found, what is known to work, before anything runs on it."""
-    text = (
-        "import numpy as np\nZEROS = np.zeros(4, np.float32)\n"
-        + change
-        + """
+MISMATCH = """
 try:
     from tpu_kernels.backend import pjrt
     pjrt.client()
 except Exception as error:
     print(f"{type(error).__name__}: {error}")
 """
+
+
+def is_version_mismatch(said: str, step: str) -> bool:
+    return (
+        said.startswith("VersionMismatch: jaxlib ")
+        and "libtpu " in said
+        and " and torch " in said
+        and f"do not work together: {step} failed with " in said
+        and "A set known to work: jaxlib 0.10.2, libtpu 0.0.42.1, torch 2.13.0." in said
     )
-    said = output(text, **TWO)
-    assert said.startswith("VersionMismatch: jaxlib ")
-    assert "libtpu " in said and " and torch " in said and "do not work together" in said
-    assert f"{step} failed with " in said
-    assert "A set known to work: jaxlib 0.10.2, libtpu 0.0.42.1, torch 2.13.0." in said
+
+
+def test_a_jaxlib_without_what_is_needed():
+    """Case D69: what was found and what is known to work, before anything runs on it."""
+    said = fresh_output("from jaxlib import _jax\ndel _jax.batched_device_put" + MISMATCH)
+    assert is_version_mismatch(said, "importing jaxlib"), said
+
+
+@pytest.mark.parametrize(
+    "change, step",
+    [
+        ("pjrt_jaxlib.result_handler = None", "compiling an addition"),
+        ("pjrt_jaxlib.device_of = None", "running it"),
+        ("pjrt_jaxlib.host_pointer = lambda value: ZEROS.ctypes.data", "a copy to the host"),
+    ],
+)
+def test_a_jaxlib_that_does_not_pass_the_self_test(change, step):
+    start = "from tpu_kernels.backend import pjrt_jaxlib\nZEROS = np.zeros(4, np.float32)\n"
+    said = output(start + change + MISMATCH, **TWO)
+    assert is_version_mismatch(said, step), said
 
 
 def test_exit_code():
