@@ -181,7 +181,7 @@ def main() -> None:
         return
     output.mkdir(parents=True, exist_ok=True)
     path = output / f"{NAME}-{tag()}.so"
-    compile_core(path)
+    shutil.copy(build(), path)
     print(path)
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextvars
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from . import thread_context
+
 # torch rounds a 16-bit result after each op; XLA may otherwise keep the excess between fused ops.
 DEFAULTS: Mapping[str, object] = {"xla_allow_excess_precision": False}
 
-_extra: contextvars.ContextVar[tuple[tuple[str, object], ...]] = contextvars.ContextVar(
-    "tpu_compiler_options", default=()
-)
 _warned: set[str] = set()
 
 
@@ -23,16 +21,13 @@ def custom_compiler_options(options: Mapping[str, object]) -> Iterator[None]:
     An option is part of a program's key. One that belongs to another platform (an `xla_tpu_*`
     option on the CPU client) enters the key and is otherwise ignored, with one warning.
     """
-    token = _extra.set((*_extra.get(), *options.items()))
-    try:
+    with thread_context.extended(options=(*thread_context.current().options, *options.items())):
         yield
-    finally:
-        _extra.reset(token)
 
 
 def fingerprint() -> tuple[tuple[str, object], ...]:
     """The user's options, as part of a key."""
-    return tuple(sorted(dict(_extra.get()).items(), key=lambda item: item[0]))
+    return thread_context.current().fingerprint()
 
 
 def current(platform: str) -> dict[str, object]:

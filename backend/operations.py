@@ -12,6 +12,20 @@ from . import bounds, registry
 # torch's own copy_ decides between devices, and comes back to the core for copies on this one.
 _PLUMBING = frozenset({torch.ops.aten.copy_.default})
 
+# Writing one value twice to the same memory gives that value, so torch does not check these.
+_aten = torch.ops.aten
+_MAY_OVERLAP = frozenset(
+    {
+        _aten.fill.Scalar,
+        _aten.fill.Tensor,
+        _aten.zero.default,
+        _aten.masked_fill.Scalar,
+        _aten.masked_fill.Tensor,
+        _aten.index_fill.int_Scalar,
+        _aten.index_fill.int_Tensor,
+    }
+)
+
 _libraries: dict[str, torch.library.Library] = {}
 
 
@@ -21,7 +35,12 @@ def register(core: Any) -> None:
 
     for op, form in registry.variants():
         if _is_ours_to_register(op):
-            core.register_operation(op.name(), _dynamic(op, form), form.functional in bounds.BOUNDS)
+            core.register_operation(
+                op.name(),
+                _dynamic(op, form),
+                form.functional in bounds.BOUNDS,
+                form.functional in _MAY_OVERLAP,
+            )
     for op, composition in registry.COMPOSED.items():
         if composition.when is None:
             _library(op.namespace).impl(_local(op), _by_name(op, composition), "PrivateUse1")

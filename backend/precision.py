@@ -6,13 +6,14 @@ client float32 is float32 whatever the attribute says. `high` is 3 passes, `high
 
 from __future__ import annotations
 
-import contextvars
 import enum
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+from . import thread_context
 
 
 class Precision(enum.Enum):
@@ -23,9 +24,6 @@ class Precision(enum.Enum):
     HIGHEST = "HIGHEST"
 
 
-_local: contextvars.ContextVar[Precision | None] = contextvars.ContextVar(
-    "tpu_precision", default=None
-)
 _warned: set[Precision] = set()
 
 
@@ -33,18 +31,15 @@ _warned: set[Precision] = set()
 def precision(mode: Precision | str) -> Iterator[None]:
     """Run float32 contractions inside the block at `mode`; overrides torch's global setting."""
     mode = Precision(mode.upper()) if isinstance(mode, str) else Precision(mode)
-    token = _local.set(mode)
-    try:
+    with thread_context.extended(precision=mode.value):
         yield
-    finally:
-        _local.reset(token)
 
 
 def current() -> Precision:
     """The precision in force: the local context, else torch's setting where the user set one."""
-    local = _local.get()
+    local = thread_context.current().precision
     if local is not None:
-        return local
+        return Precision(local)
     if torch.backends.cuda.matmul.fp32_precision == "none":
         return Precision.DEFAULT
     setting = torch.get_float32_matmul_precision()

@@ -5,7 +5,9 @@ Nothing here runs on the hot path except `put`, `put` of changed scalars, and ho
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
 from types import FrameType
 
 import numpy as np
@@ -14,7 +16,7 @@ from torch._ops import OpOverload
 
 from tpu_kernels.errors import Unsupported
 
-from . import bounds, compiler_options, pjrt, registry, views
+from . import bounds, casting, compiler_options, fallback, pjrt, registry, views
 from .dtypes import FROM_NUMPY, NUMPY
 from .pjrt import consume_with_handlers as consume
 from .pjrt import is_ready
@@ -31,8 +33,9 @@ __all__ = [
     "marker",
     "offset_rule",
     "put",
-    "require_row",
     "resize",
+    "server",
+    "staging",
     "translate",
     "wait",
     "zeros",
@@ -48,11 +51,14 @@ def find_op(name: str) -> OpOverload:
     return getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")
 
 
-def require_row(name: str) -> None:
-    """Raise Unsupported if the table has no row for an op."""
+def server(name: str) -> Callable | None:
+    """What serves an op: None for a row of the table, the CPU if the user allows it, else refuse."""
     op = find_op(name)
-    if registry.form_of(op) is None:
-        raise _unsupported(op)
+    if registry.form_of(op) is not None:
+        return None
+    if os.environ.get("TPU_KERNELS_CPU_FALLBACK") == "1":
+        return fallback.kernel(op)
+    raise _unsupported(op)
 
 
 def describe(name: str, arguments: tuple, outputs: list) -> tuple[Record, str, int]:
@@ -64,6 +70,7 @@ def describe(name: str, arguments: tuple, outputs: list) -> tuple[Record, str, i
     counts = {"ints": 0, "floats": 0}
     for argument, given in zip(op._schema.arguments, arguments, strict=True):
         named[argument.name] = _operand(given, counts)
+    casting.check(op, form, named)
     made = tuple(Output(*output[:2], output[2], output[3]) for output in outputs)
     record = Record(op, form, named, made, counts["ints"], counts["floats"])
     if torch.Tag.nondeterministic_seeded in op.tags:
@@ -95,6 +102,7 @@ def _operand(given: object, counts: dict[str, int]) -> object:
 
 
 def _unsupported(op: OpOverload) -> Unsupported:
+    """Of any dtype: no row at all. A row that lacks a dtype says so itself."""
     return Unsupported(
         str(op),
         "the tpu device has no lowering for it",
@@ -136,6 +144,12 @@ def put(memory: memoryview, dtype: torch.dtype, sizes: tuple, device: int) -> ob
     """A device array with a copy of host memory, row-major."""
     array = np.frombuffer(memory, NUMPY[dtype]).reshape(sizes)
     return pjrt.client().put(array, device)
+
+
+def staging(dtype: torch.dtype, count: int, device: int) -> object:
+    """(array, address of its host memory) where the core may write that memory, else None."""
+    stage = getattr(pjrt.client(), "staging", None)
+    return stage(NUMPY[dtype], count, device) if stage else None
 
 
 def zeros(dtype: torch.dtype, sizes: tuple, device: int) -> object:

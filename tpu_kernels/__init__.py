@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import torch
 
-from . import _autoload
+from . import _autoload, cache
 from .version import __version__ as __version__
+
+__all__ = ["__version__", "cache"]
 
 # While torch itself is being imported, its entry point decides.
 if not getattr(torch.__spec__, "_initializing", False):

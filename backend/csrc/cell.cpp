@@ -1,8 +1,6 @@
 #include "cell.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
-#include <unistd.h>
-
 #include <array>
 #include <mutex>
 #include <unordered_map>
@@ -22,7 +20,7 @@ std::vector<Cell*>& dead_cells() {
 
 // Runs without any lock of ours and without the interpreter lock: it only queues the cell.
 void delete_cell(void* context) {
-  if (in_forked_child()) return;  // the parent's runtime is not ours to touch
+  if (is_off()) return;  // the parent's runtime is not ours to touch
   auto* cell = static_cast<Cell*>(context);
   std::lock_guard<std::mutex> lock(dead_mutex);
   dead_cells().push_back(cell);
@@ -70,15 +68,7 @@ class Allocator final : public c10::DeviceAllocator {
 
 }  // namespace
 
-Process& process() {
-  static auto* state = new Process();
-  return *state;
-}
-
-bool in_forked_child() {
-  int pid = process().pid.load(std::memory_order_relaxed);
-  return process().exiting || (pid != 0 && pid != getpid());
-}
+Process* const the_process = new Process();
 
 c10::Allocator* allocator() {
   static auto* instance = new Allocator();

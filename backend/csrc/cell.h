@@ -93,10 +93,12 @@ struct Process {
   std::atomic<bool> exiting{false};
   std::atomic<bool> enabled{false};  // the user asked for the device, or a chip was found
   std::atomic<bool> ready{false};    // callbacks are set and the runtime is up
-  std::atomic<int> pid{0};           // the process that started the runtime
+  std::atomic<bool> forked{false};   // this is a child of the process that started the runtime
   std::atomic<int> device_count{0};
 };
-Process& process();
-bool in_forked_child();
+extern Process* const the_process;  // never destroyed
+inline Process& process() { return *the_process; }
+// Deleters and exit hooks do nothing where the runtime is not ours to touch.
+inline bool is_off() { return process().exiting || process().forked; }
 
 }  // namespace tpu

@@ -1,6 +1,7 @@
 // Running a trace: one call into the runtime, then the cells point at the new values.
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 
 #include "clock.h"
@@ -96,36 +97,51 @@ PyObject* put_vector(const std::vector<T>& values, c10::ScalarType dtype,
       .release();
 }
 
+template <typename T>
+void stage(DynamicOperand<T>& operand, size_t count, c10::ScalarType dtype,
+           c10::DeviceIndex device) {
+  Object index = checked(PyLong_FromLong(device));
+  Object size = checked(PyLong_FromSize_t(count));
+  Object answer = call(callbacks().staging, {dtype_object(dtype).get(), size.get(), index.get()});
+  if (answer.get() == Py_None) return;
+  operand.array = PyTuple_GetItem(answer.get(), 0);
+  operand.memory = static_cast<T*>(PyLong_AsVoidPtr(PyTuple_GetItem(answer.get(), 1)));
+  if (PyErr_Occurred()) throw_python_error();
+  Py_INCREF(operand.array);
+}
+
+// Bring a vector of scalars to the device, unless it is there already.
+template <typename T>
+void update(DynamicOperand<T>& operand, const std::vector<T>& values, c10::ScalarType dtype,
+            c10::DeviceIndex device) {
+  if (operand.array == nullptr) stage(operand, values.size(), dtype, device);
+  if (operand.memory != nullptr) {
+    memcpy(operand.memory, values.data(), values.size() * sizeof(T));
+  } else if (operand.array == nullptr || operand.values != values) {
+    PyObject* fresh = put_vector(values, dtype, device);
+    Py_XSETREF(operand.array, fresh);
+    operand.values = values;
+  }
+}
+
 // Operands in the program's order: external inputs, then the dynamic integers and floats.
 Object pack(Executable& program) {
   Trace& open = trace();
   size_t inputs = program.inputs.size();
+  if (program.ints.taken) update(program.ints, open.ints, c10::kLong, open.device);
+  if (program.floats.taken) update(program.floats, open.floats, c10::kDouble, open.device);
   Object list = checked(PyList_New(
-      static_cast<Py_ssize_t>(inputs + program.takes_ints + program.takes_floats)));
+      static_cast<Py_ssize_t>(inputs + program.ints.taken + program.floats.taken)));
   Py_ssize_t at = 0;
-  for (uint32_t index : program.inputs) {
-    PyObject* value = value_or_zeros(cell_of(open.externals[index].unsafeGetStorageImpl()));
+  auto add = [&](PyObject* value) {
     Py_INCREF(value);
     PyList_SET_ITEM(list.get(), at++, value);
+  };
+  for (uint32_t index : program.inputs) {
+    add(value_or_zeros(cell_of(open.externals[index].unsafeGetStorageImpl())));
   }
-  if (program.takes_ints) {
-    if (program.ints_array == nullptr || program.ints != open.ints) {
-      PyObject* fresh = put_vector(open.ints, c10::kLong, open.device);
-      Py_XSETREF(program.ints_array, fresh);
-      program.ints = open.ints;
-    }
-    Py_INCREF(program.ints_array);
-    PyList_SET_ITEM(list.get(), at++, program.ints_array);
-  }
-  if (program.takes_floats) {
-    if (program.floats_array == nullptr || program.floats != open.floats) {
-      PyObject* fresh = put_vector(open.floats, c10::kDouble, open.device);
-      Py_XSETREF(program.floats_array, fresh);
-      program.floats = open.floats;
-    }
-    Py_INCREF(program.floats_array);
-    PyList_SET_ITEM(list.get(), at++, program.floats_array);
-  }
+  if (program.ints.taken) add(program.ints.array);
+  if (program.floats.taken) add(program.floats.array);
   return list;
 }
 
@@ -167,14 +183,18 @@ struct Plan {
   std::vector<int32_t> donated;
 };
 
+// A program's results are in the order of their ids.
+void sort_pending() {
+  auto& pending = trace().pending;
+  auto before = [](const Cell* a, const Cell* b) { return a->id < b->id; };
+  if (std::is_sorted(pending.begin(), pending.end(), before)) return;
+  std::sort(pending.begin(), pending.end(), before);
+  for (size_t i = 0; i < pending.size(); i++) pending[i]->pending = static_cast<int32_t>(i);
+}
+
 Plan plan() {
-  Trace& open = trace();
-  std::sort(open.pending.begin(), open.pending.end(),
-            [](const Cell* a, const Cell* b) { return a->id < b->id; });
   Plan result;
-  for (size_t i = 0; i < open.pending.size(); i++) {
-    Cell* cell = open.pending[i];
-    cell->pending = static_cast<int32_t>(i);
+  for (Cell* cell : trace().pending) {
     result.live.push_back(cell->id);
     bool ours = cell->external >= 0 && cell->value != nullptr && Py_REFCNT(cell->value) == 1;
     result.donated.push_back(ours ? cell->external : -1);
@@ -192,6 +212,16 @@ Executable* program_for_trace(const Plan& wanted) {
       compile_program(records, wanted.live, wanted.donated, open.device));
   counters().programs++;
   return open.at->executables.back().get();
+}
+
+// Does the program's donation still hold? A reader may have taken hold of a value meanwhile.
+bool still_donates(const Executable& program) {
+  for (int32_t input : program.donated) {
+    if (input < 0) continue;
+    Cell* cell = cell_of(trace().externals[input].unsafeGetStorageImpl());
+    if (cell->value == nullptr || Py_REFCNT(cell->value) != 1) return false;
+  }
+  return true;
 }
 
 // The failure that an input already has, or null.
@@ -250,15 +280,14 @@ std::unique_ptr<Executable> compile_program(const std::vector<PyObject*>& record
   for (int64_t input : ints_from(PyTuple_GET_ITEM(parts.get(), 2))) {
     program->inputs.push_back(static_cast<uint32_t>(input));
   }
-  program->takes_ints = PyObject_IsTrue(PyTuple_GET_ITEM(parts.get(), 3)) == 1;
-  program->takes_floats = PyObject_IsTrue(PyTuple_GET_ITEM(parts.get(), 4)) == 1;
+  program->ints.taken = PyObject_IsTrue(PyTuple_GET_ITEM(parts.get(), 3)) == 1;
+  program->floats.taken = PyObject_IsTrue(PyTuple_GET_ITEM(parts.get(), 4)) == 1;
   program->live = std::move(live);
   program->donated = std::move(donated);
-  program->device = device;
   return program;
 }
 
-void run_trace(bool rethrow) {
+void run_trace(bool rethrow, Executable* program) {
   Trace& open = trace();
   if (open.nodes.empty()) return;
   bool timing = settings().timing;
@@ -266,8 +295,8 @@ void run_trace(bool rethrow) {
   Gil gil;
   free_dead_cells();
   try {
-    Plan wanted = plan();
-    Executable* program = program_for_trace(wanted);
+    sort_pending();
+    if (program == nullptr || !still_donates(*program)) program = program_for_trace(plan());
     auto failure = inherited_failure(*program);
     if (!failure && injection_strikes()) failure = failure_of_trace("injected device failure");
     if (failure) {
@@ -286,7 +315,7 @@ void run_trace(bool rethrow) {
 }
 
 void flush() {
-  if (!process().ready || in_forked_child()) return;
+  if (!process().ready || is_off()) return;
   Queue queue;
   run_trace(false);
 }

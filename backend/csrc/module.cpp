@@ -2,7 +2,9 @@
 
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
-#include <unistd.h>
+#include <pthread.h>
+
+#include <mutex>
 
 #include "device.h"
 #include "trace.h"
@@ -49,7 +51,10 @@ py::object value_of(const at::Tensor& tensor) {
 
 void start(int device_count) {
   process().device_count = device_count;
-  process().pid = getpid();
+  static std::once_flag watched;
+  std::call_once(watched, [] {
+    pthread_atfork(nullptr, nullptr, [] { process().forked = process().ready.load(); });
+  });
   process().enabled = true;
   process().ready = true;
 }
@@ -82,7 +87,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("enabled", [] { return process().enabled.load(); });
   m.def("start", &start);
   m.def("shut_down", &shut_down);
-  m.def("in_bad_fork", [] { return !process().exiting && in_forked_child(); });
+  m.def("in_bad_fork", [] { return process().forked.load(); });
   m.def("current_device", [] { return int(current_device()); });
   m.def("set_current_device", [](int device) {
     set_current_device(static_cast<c10::DeviceIndex>(device));

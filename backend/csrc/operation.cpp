@@ -88,11 +88,13 @@ void compose_operation(const std::string& name, PyObject* when, PyObject* functi
   op.composed = function;
 }
 
-void register_operation(const std::string& name, const std::vector<bool>& dynamic, bool bounds) {
+void register_operation(const std::string& name, const std::vector<bool>& dynamic, bool bounds,
+                        bool overlaps) {
   auto& op = operation_named(name);
   auto& handle = op.handle;
   for (size_t i = 0; i < dynamic.size(); i++) op.arguments.at(i).dynamic = dynamic[i];
   op.bounds = bounds;
+  op.overlaps = overlaps;
   op.served = true;
   if (handle.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) return;
   auto colon = name.find("::");

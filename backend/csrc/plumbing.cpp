@@ -6,9 +6,11 @@
 #include <ATen/TensorUtils.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_cpu_dispatch.h>
+#include <ATen/ops/conj_physical.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/neg.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
@@ -49,15 +51,6 @@ struct OnDevice {
 void set_layout(const at::Tensor& tensor) {
   Cell* cell = cell_of(tensor.unsafeGetTensorImpl());
   cell->layout = describe_tensor(tensor.sizes(), tensor.strides(), tensor.scalar_type()).layout;
-}
-
-void check_dtype(c10::ScalarType dtype) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      c10::isIntegralType(dtype, true) || dtype == c10::kHalf || dtype == c10::kBFloat16 ||
-          dtype == c10::kFloat || dtype == c10::kDouble || dtype == c10::kComplexFloat ||
-          dtype == c10::kComplexDouble || c10::isFloat8Type(dtype),
-      "tpu: dtype ", c10::toString(dtype), " is not supported by the device; convert first, for "
-      "example with .float() or .to(torch.complex64)");
 }
 
 at::Tensor empty(c10::IntArrayRef size, std::optional<c10::ScalarType> dtype,
@@ -247,9 +240,16 @@ bool covers_storage(const at::Tensor& tensor) {
          tensor.nbytes() == tensor.storage().nbytes();
 }
 
+void device_to_device(const at::Tensor& source, const at::Tensor& target);
+
 void host_to_device(const at::Tensor& source, const at::Tensor& target) {
   TransferClock clock;
   at::Tensor host = source.to(target.scalar_type()).expand(target.sizes()).resolve_conj().resolve_neg();
+  if (target.is_conj() || target.is_neg()) {
+    at::Tensor whole = at::empty(target.sizes(), target.options());
+    put_whole(host, whole);
+    return device_to_device(whole, target);
+  }
   if (covers_storage(target)) return put_whole(host, target);
   at::Tensor whole = at::empty(target.sizes(), target.options());
   put_whole(host, whole);
@@ -259,15 +259,22 @@ void host_to_device(const at::Tensor& source, const at::Tensor& target) {
 void device_to_host(const at::Tensor& source, const at::Tensor& target) {
   TransferClock clock;
   HostView view(source);
-  target.copy_(view.tensor(source));
+  at::Tensor host = view.tensor(source);
+  if (source.is_conj()) host = host.conj();
+  if (source.is_neg()) host = host._neg_view();
+  target.copy_(host);
 }
 
 void device_to_device(const at::Tensor& source, const at::Tensor& target) {
   static Operation& copy =
       operation(c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", ""));
-  at::Tensor local = source;
+  if (target.is_neg()) return device_to_device(at::neg(resolved(source)), target._neg_view());
+  if (target.is_conj()) {
+    return device_to_device(at::conj_physical(resolved(source)), target.conj());
+  }
+  at::Tensor local = resolved(source);
   if (source.device() != target.device()) {
-    at::Tensor whole = source.contiguous();
+    at::Tensor whole = local.contiguous();
     if (!covers_storage(whole)) whole = whole.clone(at::MemoryFormat::Contiguous);
     local = at::empty(source.sizes(), source.options().device(target.device()));
     flush();
@@ -314,6 +321,14 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
 }
 
 }  // namespace
+
+// The tensor without conjugate and negative bits.
+at::Tensor resolved(const at::Tensor& tensor) {
+  at::Tensor result = tensor;
+  if (result.is_neg()) result = at::neg(result._neg_view());
+  if (result.is_conj()) result = at::conj_physical(result.conj());
+  return result;
+}
 
 void resize_storage(c10::StorageImpl* storage, size_t nbytes) {
   flush();

@@ -32,9 +32,10 @@ Callbacks& callbacks() {
 void set_callbacks(PyObject* module) {
   auto& c = callbacks();
   const std::pair<const char*, PyObject**> names[] = {
-      {"require_row", &c.require_row},
+      {"server", &c.server},
       {"describe", &c.describe},       {"compile", &c.compile},
       {"offset_rule", &c.offset_rule}, {"put", &c.put},
+      {"staging", &c.staging},
       {"zeros", &c.zeros},             {"host_view", &c.host_view},
       {"resize", &c.resize},           {"copy_to_device", &c.copy_to_device},
       {"check_bounds", &c.check_bounds}, {"consume", &c.consume},

@@ -53,11 +53,12 @@ inline Object checked(PyObject* object) {
 
 // What backend/recorder.py provides; borrowed references that live as long as the process.
 struct Callbacks {
-  PyObject* require_row = nullptr;   // (op): raises Unsupported if the table has no row
+  PyObject* server = nullptr;        // (op) -> None for a row, a function for the CPU fallback
   PyObject* describe = nullptr;      // (op, arguments, outputs) -> (record, where, draws)
   PyObject* compile = nullptr;       // (records, live, donated, device) -> executable parts
   PyObject* offset_rule = nullptr;   // (layout, dtype, sizes, strides) -> [(stride, size, max)]
   PyObject* put = nullptr;           // (memory, dtype, sizes, device) -> array
+  PyObject* staging = nullptr;       // (dtype, count, device) -> (array, address), or None
   PyObject* zeros = nullptr;         // (dtype, sizes, device) -> array
   PyObject* host_view = nullptr;     // (array, op, where) -> address or buffer
   PyObject* resize = nullptr;        // (array, dtype, nbytes, device) -> (array, dtype, sizes)

@@ -4,10 +4,10 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/Tensor.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/AutogradState.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/library.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -72,6 +72,15 @@ void Queue::release() {
 
 // ---- Results ----
 
+void check_dtype(c10::ScalarType dtype) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      c10::isIntegralType(dtype, true) || dtype == c10::kHalf || dtype == c10::kBFloat16 ||
+          dtype == c10::kFloat || dtype == c10::kDouble || dtype == c10::kComplexFloat ||
+          dtype == c10::kComplexDouble || c10::isFloat8Type(dtype),
+      "tpu: dtype ", c10::toString(dtype), " is not supported by the device; convert first, for "
+      "example with .float() or .to(torch.complex64)");
+}
+
 TensorMeta describe_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) {
   TensorMeta meta{sizes.vec(), strides.vec(), c10::scalarTypeToTypeMeta(dtype), 0, nullptr};
   meta.nbytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(dtype));
@@ -128,33 +137,58 @@ at::Tensor meta_tensor(const at::Tensor& tensor) {
   return meta;
 }
 
-c10::IValue meta_value(const c10::IValue& value) {
-  if (value.isTensor()) return meta_tensor(value.toTensor());
-  if (value.isDevice() && value.toDevice().is_privateuseone()) return c10::Device(c10::kMeta);
+// An argument with its tensors mapped and device arguments replaced.
+template <typename F>
+c10::IValue moved_value(const c10::IValue& value, c10::DeviceType device, F&& move) {
+  if (value.isTensor()) return move(value.toTensor());
+  if (value.isDevice() && value.toDevice().is_privateuseone()) return c10::Device(device);
   if (value.isGenerator()) return c10::IValue();
   if (value.isTensorList()) {
     c10::List<at::Tensor> list;
-    for (const at::Tensor& item : value.toTensorVector()) list.push_back(meta_tensor(item));
+    for (const at::Tensor& item : value.toTensorVector()) list.push_back(move(item));
     return list;
   }
   if (value.isList() &&
       value.toList().elementType()->kind() == c10::TypeKind::OptionalType) {
     c10::List<std::optional<at::Tensor>> list;
     for (const c10::IValue& item : value.toListRef()) {
-      list.push_back(item.isTensor() ? std::make_optional(meta_tensor(item.toTensor()))
-                                     : std::nullopt);
+      list.push_back(item.isTensor() ? std::make_optional(move(item.toTensor())) : std::nullopt);
     }
     return list;
   }
   return value;
 }
 
+// The Meta kernels' messages are not always the CPU kernels'. Ask the CPU with zeros.
+void raise_as_on_cpu(const Operation& op, const c10::IValue* arguments) {
+  constexpr int64_t kMostElements = int64_t(1) << 24;
+  bool small = true;
+  auto host = [&](const at::Tensor& t) {
+    if (!t.defined() || !t.device().is_privateuseone()) return t;
+    small = small && t.numel() <= kMostElements;
+    auto zeros = at::empty_strided(t.sizes(), t.strides(), t.options().device(c10::kCPU));
+    if (small) zeros.zero_();
+    return zeros;
+  };
+  torch::jit::Stack stack;
+  for (size_t i = 0; i < op.arguments.size() && small; i++) {
+    stack.push_back(moved_value(arguments[i], c10::kCPU, host));
+  }
+  if (!small) return;
+  op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+}
+
 // Returns and resizes of a call, by torch's Meta kernel. Raises torch's own shape errors.
 void infer(const Operation& op, const c10::IValue* arguments, Node& node) {
   torch::jit::Stack stack;
-  for (size_t i = 0; i < op.arguments.size(); i++) stack.push_back(meta_value(arguments[i]));
+  for (size_t i = 0; i < op.arguments.size(); i++) stack.push_back(moved_value(arguments[i], c10::kMeta, meta_tensor));
   const torch::jit::Stack inputs = stack;
-  op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+  try {
+    op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+  } catch (...) {
+    raise_as_on_cpu(op, arguments);
+    throw;
+  }
 
   for (size_t i = 0; i < op.arguments.size(); i++) {
     if (!op.arguments[i].out || !inputs[i].isTensor() || !arguments[i].isTensor()) continue;
@@ -166,6 +200,7 @@ void infer(const Operation& op, const c10::IValue* arguments, Node& node) {
   const auto& returns = op.handle.schema().returns();
   auto fresh = [&](const at::Tensor& tensor) {
     if (!tensor.defined()) return Result{Result::kUndefined};
+    check_dtype(tensor.scalar_type());
     node.results++;
     return Result{Result::kFresh, 0,
                   describe_tensor(tensor.sizes(), tensor.strides(), tensor.scalar_type())};
@@ -294,6 +329,7 @@ class Recording {
       open.device = key_.device;
       open.at = root(key_.device);
     }
+    if (key_.repeats && op_.writes) check_partial_overlap(op_, arguments_);
     Node* node = find(open.at);
     if (node == nullptr) {
       add_node(open.at);
@@ -303,7 +339,6 @@ class Recording {
       resize_outputs(*node);
       return false;
     }
-    if (key_.repeats && op_.writes) check_partial_overlap(op_, arguments_);
     if (settings().node_cap == 1 && !prepare_program(node)) return false;
     append(node);
     return true;
@@ -352,20 +387,16 @@ class Recording {
         object.reset();
       }
     } locked{std::move(described)};
-    require_row();
-    if (op_.writes) check_written_once(op_, arguments_);
+    if (op_.writes && !op_.overlaps) check_written_once(op_, arguments_);
     infer(op_, arguments_, node);
     if (!node.resize.empty()) return;
-    PythonCode python;
-    describe(op_, std::move(locked.object), node);
-  }
-
-  // Refuse an op without a row before its Meta kernel finds something else to say.
-  void require_row() {
-    if (op_.served) return;
-    PythonCode python;
-    call(callbacks().require_row, {checked(PyUnicode_FromString(op_.name.c_str())).get()});
-    op_.served = true;
+    try {
+      PythonCode python;
+      describe(op_, std::move(locked.object), node);
+    } catch (...) {
+      raise_as_on_cpu(op_, arguments_);
+      throw;
+    }
   }
 
   void resize_outputs(const Node& node) {
@@ -379,17 +410,27 @@ class Recording {
 
   // Strict mode: compile before recording, with no lock held, so that threads compile at once.
   bool prepare_program(Node* node) {
+    if (!op_.writes && !node->executables.empty()) {  // nothing to donate: one program serves
+      program_ = node->executables.front().get();
+      return true;
+    }
     std::vector<int32_t> donated;
     std::vector<uint32_t> live;
     plan(*node, live, donated);
-    if (ready_executable(node, live, donated) != nullptr) return true;
+    program_ = ready_executable(node, live, donated);
+    if (program_ != nullptr) return true;
     std::vector<PyObject*> records{node->record};
     auto device = key_.device;
     undo();
     std::unique_ptr<Executable> program;
     {
       Unlocked unlocked(queue_);
-      program = compile_program(records, live, donated, device);
+      try {
+        program = compile_program(records, live, donated, device);
+      } catch (...) {
+        raise_as_on_cpu(op_, arguments_);
+        throw;
+      }
     }
     if (ready_executable(node, live, donated) == nullptr) {
       node->executables.push_back(std::move(program));
@@ -459,7 +500,7 @@ class Recording {
     for_each_written(op_, arguments_, [&](const at::Tensor& tensor) {
       assign_result(cell_of(tensor.unsafeGetTensorImpl()), node->origin);
     });
-    if (static_cast<int64_t>(open.nodes.size()) >= settings().node_cap) run_trace(true);
+    if (static_cast<int64_t>(open.nodes.size()) >= settings().node_cap) run_trace(true, program_);
     torch::jit::drop(*stack_, op_.arguments.size());
     for (auto& value : results) stack_->emplace_back(std::move(value));
   }
@@ -495,6 +536,7 @@ class Recording {
   static thread_local Key key_;
   Mark before_{};
   bool keyed_ = false;
+  Executable* program_ = nullptr;  // strict mode: the one that this call runs
 };
 
 thread_local Key Recording::key_;
@@ -502,7 +544,7 @@ thread_local Key Recording::key_;
 void check_process() {
   auto& state = process();
   if (!state.ready) ensure_ready();
-  TORCH_CHECK(state.pid.load(std::memory_order_relaxed) == getpid(),
+  TORCH_CHECK(!state.forked,
               "tpu: the device was used in the parent process and cannot be used in a forked child; "
               "start workers with the 'spawn' method (torch.multiprocessing.set_start_method)");
   TORCH_CHECK(!state.exiting, "tpu: the interpreter is shutting down");
@@ -537,6 +579,27 @@ void check_debug_bounds(Operation& op, const torch::jit::Stack& stack) {
 
 namespace {
 
+bool has_bits(const c10::IValue& value) {
+  return is_device_tensor(value) && (value.toTensor().is_conj() || value.toTensor().is_neg());
+}
+
+// Lowerings do not know conjugate and negative bits. Torch resolves them before most ops; what
+// falls through (clone, for one) is resolved here.
+void resolve_bits(const Operation& op, torch::jit::Stack* stack) {
+  auto* arguments = stack->data() + stack->size() - op.arguments.size();
+  for (size_t i = 0; i < op.arguments.size(); i++) {
+    if (has_bits(arguments[i]) && !op.arguments[i].write) {
+      arguments[i] = resolved(arguments[i].toTensor());
+    } else if (arguments[i].isTensorList()) {
+      auto list = arguments[i].toTensorList();
+      for (size_t k = 0; k < list.size(); k++) {
+        const at::Tensor item = list.get(k);
+        if (has_bits(item)) list.set(k, resolved(item));
+      }
+    }
+  }
+}
+
 bool is_composed(Operation& op, const c10::IValue* arguments) {
   thread_local std::vector<uint64_t> kinds;
   kinds.clear();
@@ -563,24 +626,44 @@ bool is_composed(Operation& op, const c10::IValue* arguments) {
   return composed;
 }
 
-// Serve a call by its Python function; results are tensors.
-void run_composed(Operation& op, torch::jit::Stack* stack) {
+c10::IValue result_value(PyObject* result) {
+  if (THPVariable_Check(result)) return THPVariable_Unpack(result);
+  if (result == Py_None) return at::Tensor();
+  if (PyBool_Check(result)) return result == Py_True;
+  if (PyLong_Check(result)) return static_cast<int64_t>(PyLong_AsLongLong(result));
+  if (PyFloat_Check(result)) return PyFloat_AsDouble(result);
+  Object items = checked(PySequence_Fast(result, "tpu: a Python kernel gave no tensor"));
+  c10::List<at::Tensor> list;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.get()); i++) {
+    list.push_back(THPVariable_Unpack(PySequence_Fast_GET_ITEM(items.get(), i)));
+  }
+  return list;
+}
+
+// Serve a call by a Python function of its arguments.
+void run_python(Operation& op, PyObject* function, torch::jit::Stack* stack) {
   const auto* arguments = stack->data() + stack->size() - op.arguments.size();
   PythonCode python;
   Object given = python_arguments(op, arguments);
-  Object result = checked(PyObject_CallObject(op.composed, given.get()));
+  Object result = checked(PyObject_CallObject(function, given.get()));
   torch::jit::drop(*stack, op.arguments.size());
   size_t count = op.handle.schema().returns().size();
-  if (count == 1) {
-    TORCH_CHECK(THPVariable_Check(result.get()), op.name, ": composed call gave no tensor");
-    stack->emplace_back(THPVariable_Unpack(result.get()));
-    return;
-  }
-  Object items = checked(PySequence_Fast(result.get(), "a composed call returns a tuple"));
+  if (count == 1) return stack->push_back(result_value(result.get()));
+  if (count == 0) return;
+  Object items = checked(PySequence_Fast(result.get(), "tpu: a Python kernel returns a tuple"));
   for (size_t i = 0; i < count; i++) {
-    stack->emplace_back(
-        THPVariable_Unpack(PySequence_Fast_GET_ITEM(items.get(), static_cast<Py_ssize_t>(i))));
+    stack->push_back(
+        result_value(PySequence_Fast_GET_ITEM(items.get(), static_cast<Py_ssize_t>(i))));
   }
+}
+
+// An op met through the fallback: does a row serve it, may the CPU, or is it refused?
+void find_server(Operation& op) {
+  PythonCode python;
+  Object answer =
+      call(callbacks().server, {checked(PyUnicode_FromString(op.name.c_str())).get()});
+  if (answer.get() != Py_None) op.cpu_kernel = answer.release();
+  op.served = true;
 }
 
 }  // namespace
@@ -594,9 +677,12 @@ void record(Operation& op, torch::jit::Stack* stack) {
   }
   TORCH_CHECK_NOT_IMPLEMENTED(!op.views, "tpu: ", op.name,
                               " returns a view and has no device kernel");
+  if (!op.served) find_server(op);
+  if (op.cpu_kernel != nullptr) return run_python(op, op.cpu_kernel, stack);
+  resolve_bits(op, stack);
   if (op.composed != nullptr &&
       is_composed(op, stack->data() + stack->size() - op.arguments.size())) {
-    return run_composed(op, stack);
+    return run_python(op, op.composed, stack);
   }
   bool debug = settings().mode == static_cast<int>(Mode::kDebug);
   if (debug && op.bounds) check_debug_bounds(op, *stack);

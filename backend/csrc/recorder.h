@@ -36,7 +36,9 @@ struct Operation {
   bool views = false;   // returns an alias that is not written
   bool bounds = false;  // has data-dependent indices that debug mode checks
   bool writes = false;
-  std::atomic<bool> served{false};  // a row of the table is known to serve it
+  bool overlaps = false;  // torch lets it write memory that overlaps itself
+  std::atomic<bool> served{false};  // it is known what serves it
+  PyObject* cpu_kernel = nullptr;   // no row does: the CPU fallback that the user asked for
 
   // A Python function that serves some calls, and who decides: asked once per operands' kinds.
   PyObject* composed_when = nullptr;
@@ -46,7 +48,8 @@ struct Operation {
 
 Operation& operation(const c10::OperatorHandle& handle);
 // Register the recorder for an operation; `dynamic` has a flag per argument.
-void register_operation(const std::string& name, const std::vector<bool>& dynamic, bool bounds);
+void register_operation(const std::string& name, const std::vector<bool>& dynamic, bool bounds,
+                        bool overlaps);
 void register_fallback();
 void compose_operation(const std::string& name, PyObject* when, PyObject* function);
 

@@ -88,7 +88,7 @@ void synchronize_event(void* handle) {
 void destroy_event(void* handle) noexcept {
   if (handle == nullptr) return;
   auto* event = static_cast<Event*>(handle);
-  if (event->marker != nullptr && !in_forked_child()) {
+  if (event->marker != nullptr && !is_off()) {
     Gil gil;
     Py_CLEAR(event->marker);
   }

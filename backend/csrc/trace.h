@@ -65,11 +65,18 @@ void for_each_written(const Operation& op, const c10::IValue* arguments, F&& vis
   }
 }
 
+// The tensor without conjugate and negative bits.
+at::Tensor resolved(const at::Tensor& tensor);
+
+// Raise for a dtype that the device does not have.
+void check_dtype(c10::ScalarType dtype);
+
 // Make `cell` a result of the open trace.
 void assign_result(Cell* cell, const Origin* origin);
 
-// Run the open trace with the queue held. `rethrow`: a failure is also raised here.
-void run_trace(bool rethrow);
+// Run the open trace with the queue held. `rethrow`: a failure is also raised here. `program` is
+// the one to run, if the caller has found it.
+void run_trace(bool rethrow, Executable* program = nullptr);
 // The program for the open trace extended by `node`, or null: it must be compiled first.
 Executable* ready_executable(Node* node, const std::vector<uint32_t>& live,
                              const std::vector<int32_t>& donated);

@@ -39,6 +39,17 @@ struct Return {
   std::vector<Result> results;
 };
 
+// A vector of scalars that a program takes at run time, on the device.
+template <typename T>
+struct DynamicOperand {
+  bool taken = false;
+  std::vector<T> values;      // of the last run: put on the device again only when they change
+  PyObject* array = nullptr;
+  // Where the runtime reads host memory in place and only during an execution, the array's own
+  // memory: new values are written there.
+  T* memory = nullptr;
+};
+
 // A compiled program for one live set and donation pattern.
 struct Executable {
   std::vector<uint32_t> live;     // ids of its results, ascending
@@ -46,13 +57,8 @@ struct Executable {
   std::vector<uint32_t> inputs;   // external inputs it reads, in order
   PyObject* execute = nullptr;
   PyObject* handlers = nullptr;
-  bool takes_ints = false, takes_floats = false;
-  // Dynamic operands of the last run: put on the device again only when they change.
-  std::vector<int64_t> ints;
-  std::vector<double> floats;
-  PyObject* ints_array = nullptr;
-  PyObject* floats_array = nullptr;
-  c10::DeviceIndex device = 0;
+  DynamicOperand<int64_t> ints;
+  DynamicOperand<double> floats;
 };
 
 struct Node;
