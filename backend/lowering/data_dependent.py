@@ -79,7 +79,9 @@ def _unravel(places: Value, sizes: Sequence[int], count: int, *, aval: Aval) -> 
         each = hlo.full_like(rest, max(size, 1))
         columns.append(hlo.reshape(hlo.remainder(rest, each), (count, 1)))
         rest = hlo.divide(rest, each)
-    return hlo.concatenate(columns[::-1], 1) if columns else hlo.constant(0, *aval[1::-1])
+    return (
+        hlo.concatenate(columns[::-1], 1) if columns else hlo.constant(0, torch.int64, aval.shape)
+    )
 
 
 @compose(aten.nonzero)

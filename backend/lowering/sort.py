@@ -31,14 +31,35 @@ def _before(descending: bool) -> Callable[..., Value]:
     return less
 
 
+def _key(x: Value) -> Value | None:
+    """32 bits that order as torch does, as i64; None for what does not fit."""
+    if x.dtype in (torch.float64, torch.int64, torch.uint32, torch.uint64):
+        return None
+    if not x.dtype.is_floating_point:
+        return hlo.convert(x, torch.int64)
+    x = hlo.convert(x, torch.float32)
+    x = hlo.select(hlo.eq(x, hlo.zeros_like(x)), hlo.zeros_like(x), x)  # -0 equals 0
+    x = hlo.select(hlo.is_nan(x), hlo.full_like(x, math.nan), x)
+    bits = hlo.bitcast_convert(x, torch.int32)
+    magnitude = hlo.xor(bits, hlo.full_like(bits, 2**31 - 1))
+    return hlo.convert(hlo.select(hlo.lt(bits, hlo.zeros_like(bits)), magnitude, bits), torch.int64)
+
+
 def sort_pairs(x: Value, dim: int, descending: bool = False) -> tuple[Value, Value]:
     """x sorted along `dim`, and where each element came from (i64)."""
     if x.ndim == 0:
         return x, hlo.constant(0, torch.int64)
     dim %= x.ndim
-    index = hlo.iota(x.shape, dim, torch.int32 if x.shape[dim] < 2**31 else torch.int64)
-    values, order = hlo.sort([x, index], dim, _before(descending))
-    return values, hlo.convert(order, torch.int64)
+    index, key = hlo.iota(x.shape, dim), _key(x)
+    if key is None or x.shape[dim] >= 2**32:
+        values, order = hlo.sort([x, index], dim, _before(descending))
+        return values, order
+    # One operand, key and index in one word: XLA's CPU client sorts that ten times as fast.
+    key = hlo.not_(key) if descending else key
+    word = hlo.or_(hlo.shift_left(key, hlo.full_like(key, 32)), index)
+    ordered = hlo.sort([word], dim, hlo.lt, stable=False)[0]
+    order = hlo.and_(ordered, hlo.full_like(ordered, 2**32 - 1))
+    return take_along(x, order, dim), order
 
 
 @lower(aten.sort.default)
@@ -53,16 +74,38 @@ def _sort_stable(
     return sort_pairs(self, dim, descending)
 
 
+_EXACT_IN_F32 = frozenset(
+    {torch.float32, torch.bfloat16, torch.float16, torch.bool, torch.uint8, torch.int8, torch.int16}
+)
+
+
+def _top(x: Value, k: int, largest: bool) -> Value:
+    """Indices of the k first elements along the last dimension, of equals the first ones."""
+    if x.dtype not in _EXACT_IN_F32:
+        return hlo.slice_in_dim(sort_pairs(x, -1, descending=largest)[1], 0, k, dim=-1)
+    key = hlo.convert(x, torch.float32)
+    key = key if largest else hlo.negate(key)
+    # top_k goes by total order: NaN above everything, or, with its sign set, below.
+    nan = hlo.full_like(key, math.nan if largest else -math.nan)
+    return hlo.convert(hlo.top_k(hlo.select(hlo.is_nan(key), nan, key), k)[1], torch.int64)
+
+
 @lower(aten.topk)
 def _topk(
     self: Value, k: int, dim: int, largest: bool, sorted: bool, *, aval: Sequence[Aval]
 ) -> list[Value]:
-    """Of equal elements the first ones are taken, and the result is always sorted."""
-    pair = sort_pairs(self, dim, descending=largest)
-    return [
-        hlo.slice_in_dim(x, 0, k, dim=dim) if x.ndim else hlo.reshape(x, a.shape)
-        for x, a in zip(pair, aval, strict=True)
-    ]
+    """The result is always sorted."""
+    if self.ndim == 0 or k == 0:
+        index = hlo.constant(0, torch.int64, aval[1].shape)
+        return [
+            hlo.broadcast(self, aval[0].shape) if k else hlo.constant(0, self.dtype, aval[0].shape),
+            index,
+        ]
+    order = [d for d in range(self.ndim) if d != dim % self.ndim] + [dim % self.ndim]
+    back = [order.index(d) for d in range(self.ndim)]
+    x = hlo.transpose(self, order)
+    index = _top(x, k, largest)
+    return [hlo.transpose(v, back) for v in (take_along(x, index, -1), index)]
 
 
 # Order statistics: one element of each sorted row.
