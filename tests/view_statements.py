@@ -20,9 +20,11 @@ BASES = [
     "torch.arange(12.).to(dev)",
     "torch.arange(24, dtype=torch.int32).view(4, 6).to(dev)",
     "torch.arange(24.).view(2, 3, 2, 2).to(dev).clone(memory_format=torch.channels_last)",
-    "torch.complex(torch.arange(8.), torch.ones(8)).view(2, 4).to(dev)",
+    "torch.complex(torch.arange(2., 10.), torch.ones(8)).view(2, 4).to(dev)",
     "(torch.arange(12) % 3 == 0).view(3, 4).to(dev)",
     "torch.arange(16, dtype=torch.bfloat16).view(4, 4).to(dev)",
+    "torch.arange(12).view(2, 6).to(dev)",
+    "torch.arange(20., dtype=torch.float64).view(4, 5).t().to(dev)",
     "torch.zeros(0, 3).to(dev)",
     "torch.tensor(3.).to(dev)",
 ]
@@ -176,6 +178,9 @@ VIEWS: list[Expression] = [
     lambda pool, rng, t: pool.choice([".flatten()", ".mT", ".T", "[None, ...]"]),
     lambda pool, rng, t: pool.choice([".detach()", ".data", ".view_as(%s)", ".contiguous()"]),
     lambda pool, rng, t: pool.choice([".clone()", ".mul(2)", ".add(1)", ".to(torch.float32)"]),
+    lambda pool, rng, t: pool.choice(
+        [".__deepcopy__({})", ".sub(1)", ".cpu().contiguous().clone().to(dev)"]
+    ),
     lambda pool, rng, t: ".clone(memory_format=torch.channels_last)" if t.ndim == 4 else ".clone()",
 ]
 
@@ -214,6 +219,12 @@ def _with_other(template: str) -> Mutation:
 def _fill(pool: random.Random, rng: random.Random, x: str, live: dict) -> Statement:
     text = pool.choice(["{x}.fill_({n})", "{x}.zero_()", "{x}[...] = {n}"])
     return Statement(text.format(x=x, n=_number(rng)), x, idempotent=True)
+
+
+def _from_host(pool: random.Random, rng: random.Random, x: str, live: dict) -> Statement:
+    t = live[x]
+    source = f"torch.arange({t.numel()}).add({_number(rng)}).view({tuple(t.shape)})"
+    return Statement(f"{x}.copy_({source}{pool.choice(['', '.to(torch.float32)'])})", x)
 
 
 def _index_copy(pool: random.Random, rng: random.Random, x: str, live: dict) -> Statement:
@@ -276,6 +287,7 @@ MUTATIONS: list[Mutation] = [
     _fill,
     _fill,
     _slice_assign,
+    _from_host,
     _index_copy,
     _masked_fill,
     _with_other("{x}.copy_({y})"),
@@ -293,7 +305,7 @@ def draw_base(rng: random.Random, name: str) -> Statement:
     return Statement(f"{name} = {rng.choice(BASES)}")
 
 
-BRANCHES = 16  # statements that a pool knows for one geometry, of views and of mutations each
+BRANCHES = 24  # statements that a pool knows for one geometry, of views and of mutations each
 
 
 def _structure(pool: int, t: torch.Tensor, branch: int) -> random.Random:
