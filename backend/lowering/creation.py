@@ -79,7 +79,7 @@ def constant(value: complex) -> Callable:
     return filled("", value)
 
 
-for op in (aten.zero, aten.zeros, aten.zeros_like, aten.new_zeros):
+for op in (aten.zero, aten.zeros, aten.zeros_like, aten.new_zeros, aten._efficientzerotensor):
     lower(op, constant(0))
 for op in (aten.ones, aten.ones_like, aten.new_ones):
     lower(op, constant(1))
