@@ -48,6 +48,8 @@ __all__ = [
 ]
 
 Array = Any
+# What XLA's CPU client asks of memory that it uses in place.
+_ALIGNMENT = 64
 log = logging.getLogger("tpu_kernels.pjrt")
 
 
@@ -208,6 +210,19 @@ class Client:
         except jaxlib.JaxRuntimeError as error:
             raise self.translate(error, device) from error
 
+    def staging(self, dtype: np.dtype, count: int, device: int) -> tuple[Array, int] | None:
+        """A device array of `count` elements in host memory, and its address.
+
+        Whoever writes to the address between executions changes the array. None where that is not
+        so: with a plugin. Never donate it.
+        """
+        if self.is_plugin:
+            return None
+        memory = _aligned(dtype, count)
+        value = jaxlib.put_in_place(memory, self.devices[device], self.shardings[device])
+        address = memory.ctypes.data
+        return (value, address) if jaxlib.host_pointer(value) == address else None
+
     def to_host(self, value: Array) -> np.ndarray:
         """A new host array with a device array's bytes. Waits for them."""
         try:
@@ -265,6 +280,13 @@ class Client:
             return error
         in_use = self.memory_stats(device).get("bytes_in_use")
         return pjrt_errors.translate(error, f"tpu:{device}", in_use)
+
+
+def _aligned(dtype: np.dtype, count: int) -> np.ndarray:
+    """Zeros where XLA can use them without a copy."""
+    raw = np.zeros(count * dtype.itemsize + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + count * dtype.itemsize].view(dtype)
 
 
 def _start(choice: Choice) -> Any:

@@ -71,6 +71,7 @@ try:
     make_cpu_client = xla_client.make_cpu_client
     _ALWAYS_COPY = _jax.ArrayCopySemantics.ALWAYS_COPY
     _COPY_NOW = _jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
+    _ZERO_COPY = _jax.HostBufferSemantics.ZERO_COPY
     _batched_copy = _jax.batched_copy_array_to_devices_with_sharding
     _batched_put = _jax.batched_device_put
     _to_dlpack = _jax.buffer_to_dlpack_managed_tensor
@@ -138,6 +139,12 @@ def put(array: np.ndarray, device: Any, sharding: Any) -> Any:
     """Copy host memory to a device; the source is free when this returns."""
     aval = Abstract(array.shape, array.dtype)
     return _batched_put(aval, sharding, [array], [device], True, True, _COPY_NOW, True)
+
+
+def put_in_place(array: np.ndarray, device: Any, sharding: Any) -> Any:
+    """Use suitably aligned host memory as it is, and keep it alive; else copy it."""
+    aval = Abstract(array.shape, array.dtype)
+    return _batched_put(aval, sharding, [array], [device], True, False, _ZERO_COPY, True)
 
 
 def copy_to_device(value: Any, devices: Any, sharding: Any) -> Any:

@@ -1,6 +1,7 @@
 """The embedded client: bytes in and out, programs, donation, options, errors as text."""
 
 import ctypes
+import gc
 import re
 import threading
 import time
@@ -134,6 +135,21 @@ class TestTransfers:
         assert address == client.host_pointer(value)
         seen = np.ctypeslib.as_array((ctypes.c_float * 8).from_address(address))
         assert seen.tolist() == list(range(8))
+
+    @pytest.mark.parametrize("dtype", [np.int64, np.float64])
+    def test_staging_is_written_by_its_owner(self, client, dtype):
+        value, address = client.staging(np.dtype(dtype), 3, 0)
+        memory = np.ctypeslib.as_array((ctypes.c_byte * 24).from_address(address)).view(dtype)
+        program = client.compile(addition(f"3x{'i' if dtype is np.int64 else 'f'}64"), 0)
+        for step in range(3):
+            memory[:] = step
+            assert client.to_host(program([value, value])[0]).tolist() == [2 * step] * 3
+
+    def test_staging_outlives_everything_but_its_array(self, client):
+        value, address = client.staging(np.dtype(np.float64), 1000, 0)
+        gc.collect()
+        ctypes.memset(address, 0, 8000)
+        assert not client.to_host(value).any()
 
     @pytest.mark.parametrize("dtype", [">f4", "U1", "O", "M8[s]"])
     def test_dtypes_that_are_refused(self, client, dtype):

@@ -5,12 +5,14 @@ end with exit code 0 (or the one it asserts) and say what is asserted here.
 """
 
 import importlib.util
+from functools import partial
 
 import pytest
-from tests.forked_process import output, python
 
+from tests.forked_process import output, python
 from tests.fresh_process import output as fresh_output
 from tests.fresh_process import python as fresh_python
+from tpu_kernels.backend import pjrt_choice
 
 FRESH = """
 import numpy as np
@@ -30,7 +32,8 @@ def refused(call, *args):
     except Exception as error:
         print(f"{type(error).__name__}: {error}")
 """
-TWO = {"TPU_KERNELS_CPU_DEVICES": "2"}
+# A forked process with two CPU devices: what it printed.
+said = partial(output, TPU_KERNELS_CPU_DEVICES="2")
 
 # Watches for imports of jax, and lets them happen.
 WATCH = """
@@ -66,7 +69,7 @@ print(c.device_description(1).kind, "jax" in sys.modules)
 pjrt.shutdown()
 """
     )
-    assert fresh_output(text, **TWO).splitlines() == [
+    assert fresh_output(text, TPU_KERNELS_CPU="1", TPU_KERNELS_CPU_DEVICES="2").splitlines() == [
         "[2. 2. 2. 2.] 0 True",
         "True HloModule",
         "cpu False",
@@ -88,7 +91,7 @@ print(c.to_host(program([here, c.copy_to_device(there, 0)])[0]))
 print(c.to_host(c.compile(addition("4xf32"), 1)([there, there])[0]))
 """
     )
-    assert output(text, **TWO).splitlines() == [
+    assert said(text).splitlines() == [
         "ValueError: operand 1 is on tpu:1, the program runs on tpu:0: copy it there first",
         "ValueError: operand 1 is on tpu:0, the program runs on tpu:1: copy it there first",
         "[2. 2. 2. 2.]",
@@ -109,7 +112,7 @@ for array in np.ones(4, np.int32), np.ones((2, 2), np.float32), np.ones(2, np.fl
 refused(c.put, np.ones(4, ">f4"), 0)
 """
     )
-    lines = output(text, **TWO).splitlines()
+    lines = said(text).splitlines()
     assert lines[:3] == [
         "TypeError: operand 1 is int32[4], the program takes float32[4]",
         "TypeError: operand 1 is float32[2, 2], the program takes float32[4]",
@@ -132,7 +135,7 @@ del value
 print({float(c.to_host(copy).sum()) for copy in copies}, [c.index_of(v) for v in copies[:2]])
 """
     )
-    assert output(text, **TWO).splitlines() == ["{2147450880.0} [0, 1]"]
+    assert said(text).splitlines() == ["{2147450880.0} [0, 1]"]
 
 
 CALLBACK = """
@@ -157,7 +160,7 @@ print(len(stored), "jax" in sys.modules)
 
 def test_programs_that_call_python_back(tmp_path):
     """Trap 5: SIGSEGV when such a program runs after a trip through a cache."""
-    lines = output(PRELUDE + CALLBACK, **TWO, TPU_KERNELS_CACHE_DIR=str(tmp_path)).splitlines()
+    lines = said(PRELUDE + CALLBACK, TPU_KERNELS_CACHE_DIR=str(tmp_path)).splitlines()
     assert lines == [
         "Unsupported: compile: the program calls Python back, and no callbacks were given; "
         "pass the host_callbacks it was lowered with, which must outlive it",
@@ -178,16 +181,16 @@ value = c.put(np.ones(4, np.float32), 0)
 print(c.to_host(program([value, value])[0]), cache.info().hits, c.compiles, cache.info().rejected)
 """
     )
-    env = TWO | {"TPU_KERNELS_CACHE_DIR": str(tmp_path)}
-    assert output(text, **env).split()[-3:] == ["0", "1", "0"]
-    assert output(text, **env).split()[-3:] == ["2", "0", "0"]
+    cached = partial(said, text, TPU_KERNELS_CACHE_DIR=str(tmp_path))
+    assert cached().split()[-3:] == ["0", "1", "0"]
+    assert cached().split()[-3:] == ["2", "0", "0"]
     entries = sorted(tmp_path.rglob("*.pjrt"))
     assert len(entries) == 2  # the self-test's and ours
     for entry in entries:
         damaged = bytearray(entry.read_bytes())
         damaged[-100] ^= 1
         entry.write_bytes(damaged)
-    assert output(text, **env).splitlines() == ["[2. 2. 2. 2.] 0 1 2"]
+    assert cached().splitlines() == ["[2. 2. 2. 2.] 0 1 2"]
 
 
 HOLDER = """
@@ -207,17 +210,16 @@ sys.exit(child)
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
 def test_a_chip_that_another_process_holds():
     """Trap 9: libtpu's lock file."""
-    library = next(iter(importlib.util.find_spec("libtpu").submodule_search_locations))
     second = FRESH + PRELUDE + "refused(pjrt.client)\nprint('alive')"
     done = fresh_python(
         f"import sys\nsys.argv.append({second!r})\n" + HOLDER,
-        TPU_LIBRARY_PATH=f"{library}/libtpu.so",
+        TPU_LIBRARY_PATH=str(pjrt_choice.libtpu_path()),
         TPU_SKIP_MDS_QUERY="1",
     )
     assert done.returncode == 0, done.stderr
-    said, alive = done.stdout.splitlines()
-    assert said.startswith("RuntimeError: the TPU is in use by another process: only one process")
-    assert "`sudo lsof /dev/accel* /dev/vfio/*`" in said and "TPU_KERNELS_CPU=1" in said
+    told, alive = done.stdout.splitlines()
+    assert told.startswith("RuntimeError: the TPU is in use by another process: only one process")
+    assert "`sudo lsof /dev/accel* /dev/vfio/*`" in told and "TPU_KERNELS_CPU=1" in told
     assert alive == "alive"
 
 
@@ -238,7 +240,7 @@ print(c.to_host(program([value, value])[0]), repr(pjrt_jaxlib.hlo_text(program.l
 print(pjrt_jaxlib.memory_analysis(program.loaded)["argument_size"])
 """
     )
-    assert output(text, **TWO).splitlines() == ["[2. 2. 2. 2. 2.] ''", "40"]
+    assert said(text).splitlines() == ["[2. 2. 2. 2. 2.] ''", "40"]
 
 
 def test_a_forked_child():
@@ -254,7 +256,7 @@ if (child := os.fork()) == 0:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), pjrt.client() is client)
 """
     )
-    assert output(text, **TWO).splitlines() == [
+    assert said(text).splitlines() == [
         "RuntimeError: the tpu device was started in the parent process and cannot be used in a "
         "forked child: start the child with multiprocessing.get_context('spawn')",
         "2",
@@ -273,7 +275,7 @@ if (child := os.fork()) == 0:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(pjrt.client().devices))
 """
     )
-    assert output(text, **TWO).splitlines() == ["[1. 1.]", "0 2"]
+    assert said(text).splitlines() == ["[1. 1.]", "0 2"]
 
 
 MISMATCH = """
@@ -285,20 +287,20 @@ except Exception as error:
 """
 
 
-def is_version_mismatch(said: str, step: str) -> bool:
+def is_version_mismatch(told: str, step: str) -> bool:
     return (
-        said.startswith("VersionMismatch: jaxlib ")
-        and "libtpu " in said
-        and " and torch " in said
-        and f"do not work together: {step} failed with " in said
-        and "A set known to work: jaxlib 0.10.2, libtpu 0.0.42.1, torch 2.13.0." in said
+        told.startswith("VersionMismatch: jaxlib ")
+        and "libtpu " in told
+        and " and torch " in told
+        and f"do not work together: {step} failed with " in told
+        and "A set known to work: jaxlib 0.10.2, libtpu 0.0.42.1, torch 2.13.0." in told
     )
 
 
 def test_a_jaxlib_without_what_is_needed():
     """Case D69: what was found and what is known to work, before anything runs on it."""
-    said = fresh_output("from jaxlib import _jax\ndel _jax.batched_device_put" + MISMATCH)
-    assert is_version_mismatch(said, "importing jaxlib"), said
+    told = fresh_output("from jaxlib import _jax\ndel _jax.batched_device_put" + MISMATCH)
+    assert is_version_mismatch(told, "importing jaxlib"), told
 
 
 @pytest.mark.parametrize(
@@ -311,8 +313,8 @@ def test_a_jaxlib_without_what_is_needed():
 )
 def test_a_jaxlib_that_does_not_pass_the_self_test(change, step):
     start = "from tpu_kernels.backend import pjrt_jaxlib\nZEROS = np.zeros(4, np.float32)\n"
-    said = output(start + change + MISMATCH, **TWO)
-    assert is_version_mismatch(said, step), said
+    told = output(start + change + MISMATCH)
+    assert is_version_mismatch(told, step), told
 
 
 def test_exit_code():
@@ -325,5 +327,5 @@ value, program = c.put(np.ones(4), 0), c.compile(addition("4xf64"), 0)
 sys.exit(3)
 """
     )
-    done = python(text, **TWO)
+    done = python(text)
     assert (done.returncode, done.stdout, done.stderr) == (3, "", "")

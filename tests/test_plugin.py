@@ -7,7 +7,9 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from forked_process import output, python
+
+from tests.forked_process import output, python
+from tpu_kernels.backend import pjrt_choice
 
 _SPEC = importlib.util.find_spec("lammps_jax_pjrt_cpu")
 pytestmark = pytest.mark.skipif(_SPEC is None, reason="needs the package lammps-jax-pjrt-cpu")
@@ -28,10 +30,15 @@ ALIAS = " {tf.aliasing_output = 0 : i32}"
 """
 
 
-def through_plugin(text: str, **env: str) -> str:
+def through_plugin(text: str, cache: str = "") -> str:
     assert _SPEC is not None and _SPEC.origin is not None
     library = Path(_SPEC.origin).with_name("pjrt_c_api_cpu_plugin.so")
-    return output(START + text, TPU_KERNELS_CPU="", TPU_LIBRARY_PATH=str(library), **env)
+    return output(
+        START + text,
+        TPU_KERNELS_CACHE_DIR=cache,
+        TPU_KERNELS_CPU="",
+        TPU_LIBRARY_PATH=str(library),
+    )
 
 
 def test_the_client_is_the_plugins():
@@ -148,8 +155,8 @@ program = c.compile(addition("4xf32"), 1)
 value = c.put(np.ones(4, np.float32), 1)
 print(c.to_host(program([value, value])[0]), c.compiles)
 """
-    assert through_plugin(text, TPU_KERNELS_CACHE_DIR=str(tmp_path)) == "[2. 2. 2. 2.] 1\n"
-    assert through_plugin(text, TPU_KERNELS_CACHE_DIR=str(tmp_path)) == "[2. 2. 2. 2.] 0\n"
+    assert through_plugin(text, str(tmp_path)) == "[2. 2. 2. 2.] 1\n"
+    assert through_plugin(text, str(tmp_path)) == "[2. 2. 2. 2.] 0\n"
 
 
 def test_host_copies_are_not_kept():
@@ -197,14 +204,11 @@ except Exception as error:
     @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
     @pytest.mark.skipif(bool(list(Path("/dev").glob("accel*"))), reason="there is a chip")
     def test_libtpu_without_a_chip(self):
-        libtpu = importlib.util.find_spec("libtpu")
-        assert libtpu is not None
-        [folder] = libtpu.submodule_search_locations or ()
         done = python(
             self.START,
             timeout=60,
             TPU_KERNELS_CPU="",
-            TPU_LIBRARY_PATH=f"{folder}/libtpu.so",
+            TPU_LIBRARY_PATH=str(pjrt_choice.libtpu_path()),
             ALLOW_MULTIPLE_LIBTPU_LOAD="1",
         )
         assert done.returncode == 0
