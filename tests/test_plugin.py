@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.forked_process import output, python
+from tests.fresh_process import output as fresh_output
 from tpu_kernels.backend import pjrt_choice
 
 _SPEC = importlib.util.find_spec("lammps_jax_pjrt_cpu")
@@ -30,14 +31,14 @@ ALIAS = " {tf.aliasing_output = 0 : i32}"
 """
 
 
-def through_plugin(text: str, cache: str = "") -> str:
+def plugin() -> str:
     assert _SPEC is not None and _SPEC.origin is not None
-    library = Path(_SPEC.origin).with_name("pjrt_c_api_cpu_plugin.so")
+    return str(Path(_SPEC.origin).with_name("pjrt_c_api_cpu_plugin.so"))
+
+
+def through_plugin(text: str, cache: str = "") -> str:
     return output(
-        START + text,
-        TPU_KERNELS_CACHE_DIR=cache,
-        TPU_KERNELS_CPU="",
-        TPU_LIBRARY_PATH=str(library),
+        START + text, TPU_KERNELS_CACHE_DIR=cache, TPU_KERNELS_CPU="", TPU_LIBRARY_PATH=plugin()
     )
 
 
@@ -173,6 +174,40 @@ c.to_host(keep[0])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10)
 """
     assert through_plugin(text) == "True\n"
+
+
+def test_a_model_trains():
+    """The whole device, recorder and all: five steps of SGD with momentum, as on torch's CPU."""
+    text = """
+import copy
+import torch, tpu_kernels
+from tpu_kernels.backend import pjrt
+from tpu_kernels.testing import assert_close
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
+there = copy.deepcopy(model).to("tpu")
+assert pjrt.client().is_plugin
+x, y = torch.randn(32, 8), torch.randn(32, 4)
+
+def train(model, x, y):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = ((model(x) - y) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+assert_close(train(there, x.to("tpu"), y.to("tpu")), train(model, x, y), "FP32_ACCUM")
+z = torch.arange(12.0, device="tpu").view(3, 4)
+z[:, 1] += 5
+print(z.sum().item(), "jax" in sys.modules)
+"""
+    said = fresh_output("import sys" + text, TPU_LIBRARY_PATH=plugin())
+    assert said.splitlines()[-1] == "81.0 False"
 
 
 class TestPluginsThatDoNotWork:
