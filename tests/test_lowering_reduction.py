@@ -1,4 +1,4 @@
-"""Reductions, scans, softmax and sorting where the values are special: NaN, ties, nothing at all."""
+"""Reductions, scans, softmax and sorting where values are special: NaN, ties, nothing at all."""
 
 from collections.abc import Callable
 
