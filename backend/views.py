@@ -23,6 +23,8 @@ from . import hlo
 from .hlo import Shape, Value
 from .reinterpret import reinterpret
 
+FEW_WINDOWS = 8  # as many slices read less memory than a gather; more take long to compile
+
 
 class Dim(NamedTuple):
     """A dimension of a view: `size` elements, `stride` apart."""
@@ -422,6 +424,18 @@ def _repeated(x: Value, dim: int, times: int, size: int) -> Value:
     return hlo.slice_in_dim(x, 0, size, dim=dim)
 
 
+def _windows(whole: Value, axis: int, dims: Sequence[Dim]) -> Value:
+    """Two overlapping dimensions, one of them short, as a stack of strided slices."""
+    short = 0 if dims[0].size < dims[1].size else 1
+    (count, gap), (size, step) = dims[short], dims[1 - short]
+    slices = []
+    for start in range(0, count * gap, gap):
+        part = hlo.slice_in_dim(whole, start, start + (size - 1) * step + 1, step, axis)
+        slices.append(hlo.expand_dims(part, [axis + short]))
+    stack = hlo.concatenate(slices, axis + short)
+    return hlo.reshape(stack, (*whole.shape[:axis], count * size, *whole.shape[axis + 1 :]))
+
+
 def _take(axis: int, dims: Sequence[Dim]) -> Step:
     """Elements of one factor picked by computed positions: dimensions that overlap."""
 
@@ -434,6 +448,8 @@ def _take(axis: int, dims: Sequence[Dim]) -> Step:
         return hlo.reshape(total, (total.numel,))
 
     def get(whole: Value) -> Value:
+        if len(dims) == 2 and min(dims).size <= FEW_WINDOWS:
+            return _windows(whole, axis, dims)
         return hlo.gather(
             whole,
             positions(),
