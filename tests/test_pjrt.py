@@ -417,6 +417,16 @@ class TestOptions:
         assert cpu_options(addition("4096xf32"))["xla_cpu_use_fusion_emitters"] is False
         assert "xla_cpu_use_fusion_emitters" not in cpu_options(addition("4097xf32"))
 
+    def test_reductions_are_not_unrolled(self):
+        text = addition("1000xf32").replace("stablehlo.add", "stablehlo.reduce")
+        assert "xla_cpu_use_fusion_emitters" not in cpu_options(text)
+
+    def test_extrema_are_kept_from_the_library_that_loses_nan(self):
+        library = "xla_cpu_experimental_ynn_fusion_type"
+        text = addition("1000xf32").replace("stablehlo.add", "stablehlo.reduce")
+        assert library not in cpu_options(text)
+        assert "REDUCE" not in str(cpu_options(text + "applies stablehlo.minimum")[library])
+
     def test_loops_are_always_optimised(self):
         text = addition("4xf32").replace("stablehlo.add", "stablehlo.while")
         assert "xla_backend_optimization_level" not in cpu_options(text)
