@@ -52,9 +52,10 @@ def _compact(mask: Value, *, aval: Sequence[Aval]) -> tuple[Value, Value]:
     flat = hlo.convert(hlo.reshape(mask, (mask.numel,)), torch.bool)
     rank = ranks(flat)
     place = hlo.select(flat, rank, hlo.full_like(rank, mask.numel))
-    zeros = hlo.constant(0, torch.int64, flat.shape)
-    places = put_rows(zeros, place, hlo.iota(flat.shape), 0, hlo.replace)
-    return hlo.reduce_sum(hlo.convert(flat, torch.int64), [0]), places
+    zeros = hlo.constant(0, rank.dtype, flat.shape)
+    places = put_rows(zeros, place, hlo.iota(flat.shape, 0, rank.dtype), 0, hlo.replace)
+    count = hlo.reduce_sum(hlo.convert(flat, torch.int64), [0])
+    return count, hlo.convert(places, torch.int64)
 
 
 @lower(internal.take_places)
@@ -175,6 +176,17 @@ def _nonzero_static(self: Value, size: int, fill_value: int, *, aval: Aval) -> V
     found = _unravel(hlo.concatenate([places, pad]), self.shape, size, aval=aval)
     real = hlo.lt(hlo.iota(found.shape, 0), hlo.broadcast(count, found.shape))
     return hlo.select(real, found, hlo.full_like(found, fill_value))
+
+
+@compose(aten._assert_async.default)
+def _assert_async(self: Tensor) -> None:
+    _assert_async_msg(self, "Expected Tensor with single nonzero value, but got zero")
+
+
+@compose(aten._assert_async.msg)
+def _assert_async_msg(self: Tensor, assert_msg: str) -> None:
+    if not self.item():
+        raise RuntimeError(assert_msg)
 
 
 # Sizes that are sums or maxima of the data.

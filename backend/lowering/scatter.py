@@ -13,12 +13,13 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from .. import hlo
 from ..dtypes import is_integer
 from ..hlo import Value
 from ..promotion import scalar
-from ..registry import Aval, lower
+from ..registry import Aval, compose, lower
 from .indexing import Plan, check_mask, is_mask, plan, take_rows, wrap
 from .scan import ranks
 
@@ -296,6 +297,16 @@ def _embedding_dense_backward(
         index = hlo.select(padding, hlo.full_like(index, num_weights), index)
     weight = hlo.constant(0, grad.dtype, aval.shape)
     return hlo.convert(put_rows(weight, index, grad, 0, hlo.add), aval.dtype)
+
+
+@compose(aten.embedding_renorm_)
+def _embedding_renorm_(self: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
+    """Scale the rows that indices name down to max_norm, in place."""
+    index = indices.reshape(-1)
+    rows = self.index_select(0, index)
+    norms = torch.linalg.vector_norm(rows, norm_type, 1, keepdim=True)
+    scale = torch.where(norms > max_norm, max_norm / (norms + 1e-7), 1.0)
+    return self.index_copy_(0, index, rows * scale)
 
 
 # x[indices] = values.
