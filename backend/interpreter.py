@@ -48,6 +48,10 @@ class Interpreter(TorchDispatchMode):
         self.bases: dict[int, Value] = {}
         self.alive: list[torch.UntypedStorage] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would import all of torch._dynamo to keep it out of the mode
+
     # Tensors and values.
 
     def tensor(self, value: Value) -> torch.Tensor:

@@ -23,12 +23,6 @@ thread_local c10::DeviceIndex t_device = 0;
 
 c10::DeviceIndex device_count() { return process().enabled ? process().device_count.load() : 0; }
 
-void check_device(c10::DeviceIndex device) {
-  int count = process().device_count;
-  TORCH_CHECK(device >= 0 && (device < count || count == 0), "tpu: invalid device ordinal tpu:",
-              int(device), "; this process has ", count, " tpu device(s), tpu:0 to tpu:", count - 1);
-}
-
 // ---- Pinned host memory: page-aligned host memory that we remember handing out. ----
 
 class PinnedAllocator final : public c10::Allocator {
@@ -162,6 +156,12 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 }  // namespace
 
 c10::DeviceIndex current_device() { return t_device; }
+
+void check_device(c10::DeviceIndex device) {
+  int count = process().device_count;
+  TORCH_CHECK(device >= 0 && (device < count || count == 0), "tpu: invalid device ordinal tpu:",
+              int(device), "; this process has ", count, " tpu device(s), tpu:0 to tpu:", count - 1);
+}
 
 void set_current_device(c10::DeviceIndex device) {
   check_device(device);

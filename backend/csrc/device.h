@@ -10,6 +10,8 @@
 namespace tpu {
 
 c10::DeviceIndex current_device();
+// Raise for an index that this process has no device for.
+void check_device(c10::DeviceIndex device);
 void set_current_device(c10::DeviceIndex device);
 
 // Counter-based: a draw uses the seed as key and advances the offset by the blocks it consumed.

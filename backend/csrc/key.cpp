@@ -227,6 +227,7 @@ struct KeyBuilder {
   void device(c10::Device device) {
     if (device.is_privateuseone()) {
       c10::DeviceIndex index = device.has_index() ? device.index() : current_device();
+      check_device(index);
       if (key.device < 0) key.device = index;
     }
     put(kDevice | uint64_t(device.type()) << 8);

@@ -4,7 +4,9 @@
 #include <torch/csrc/utils/pybind.h>
 #include <pthread.h>
 
+#include <chrono>
 #include <mutex>
+#include <thread>
 
 #include "device.h"
 #include "trace.h"
@@ -59,12 +61,16 @@ void start(int device_count) {
   process().ready = true;
 }
 
+// At exit: run what is recorded, then keep the queue for good. A thread that goes on recording
+// stops there, without the interpreter lock; if it asked for that lock during finalisation,
+// Python would end it in the middle of our frames and with it the process.
 void shut_down() {
-  {
-    py::gil_scoped_release release;
-    flush();
-  }
+  py::gil_scoped_release release;
+  flush();
+  static auto* last = new Queue();
+  (void)last;
   process().exiting = true;
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));  // let such threads arrive there
 }
 
 }  // namespace
