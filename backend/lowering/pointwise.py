@@ -146,7 +146,7 @@ for op, function in {
     aten.atan: hlo.atan,
     aten.sinh: e.sinh,
     aten.cosh: e.cosh,
-    aten.tanh: hlo.tanh,
+    aten.tanh: e.tanh,
     aten.asinh: hlo.asinh,
     aten.acosh: hlo.acosh,
     aten.atanh: hlo.atanh,
@@ -285,6 +285,6 @@ def composed_of_parts(function: Callable[..., Value]) -> Callable:
 
 lower(aten.complex, composed_of_parts(hlo.complex_))
 lower(aten.polar, composed_of_parts(e.polar))
-lower(aten.angle, pointwise(e.angle, COMPLEX_TO_FLOAT))
+lower(aten.angle, floating(e.angle))
 lower(aten._conj_physical, pointwise(e.conjugate))
 lower(aten.conj_physical_, pointwise(e.conjugate))
