@@ -5,7 +5,7 @@ How to add a lowering: add a line to the table of its family in `backend/lowerin
 In-place and `out=` variants, promotion and views come from the schema; write none of them.
 
 How to support a new jaxlib: run `pytest tests/test_pjrt.py` with it; all that may differ between
-releases is feature-detected in `pjrt.py`, and nowhere else.
+releases is feature-detected in `pjrt_jaxlib.py`, and nowhere else.
 """
 
 if __name__ != "tpu_kernels.backend":

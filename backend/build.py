@@ -19,6 +19,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +29,7 @@ import torch
 NAME = "_tpu_core"
 SOURCES = Path(__file__).parent / "csrc"
 PREBUILT = Path(__file__).parent / "prebuilt"
-_UNITY = "core.cpp"
+_UNITS = ("core.cpp", "autocast.cpp")
 
 
 def tag() -> str:
@@ -126,10 +127,10 @@ def check_private(directory: Path) -> None:
         )
 
 
-def command(output: Path) -> list[str]:
-    """The compiler call. Raises RuntimeError naming what is missing."""
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-    if compiler is None or shutil.which(compiler) is None:
+def compiler() -> str:
+    """The C++ compiler. Raises RuntimeError naming what is missing to build with."""
+    found = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    if found is None or shutil.which(found) is None:
         raise RuntimeError(
             "tpu_kernels: building the device core needs a C++ compiler, and none is on PATH; "
             "install one (Debian: apt-get install g++), set CXX, or use a wheel with a prebuilt "
@@ -142,33 +143,47 @@ def command(output: Path) -> list[str]:
             "install Python's headers (Debian: apt-get install python3-dev), or use a wheel with "
             "a prebuilt core"
         )
-    root = Path(torch.__file__).parent
-    include = root / "include"
-    libraries = [f"-l{name}" for name in ("c10", "torch_cpu", "torch_python")]
+    return found
+
+
+def flags() -> list[str]:
+    include = Path(torch.__file__).parent / "include"
+    folders = [include, include / "torch" / "csrc" / "api" / "include"]
     return [
-        compiler, "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w",
+        "-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-w",
         f"-DTORCH_EXTENSION_NAME={NAME}",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
-        f"-I{include}", f"-I{include / 'torch' / 'csrc' / 'api' / 'include'}", f"-I{python}",
-        str(SOURCES / _UNITY), "-o", str(output),
-        f"-L{root / 'lib'}", *libraries, "-Wl,-z,now",
+        *(f"-I{folder}" for folder in folders), f"-I{sysconfig.get_path('include')}",
     ]  # fmt: skip
 
 
 def compile_core(output: Path) -> None:
-    call = command(output)
+    """Compile the units side by side and link them."""
+    tool = compiler()
     print(
         f"tpu_kernels: compiling the device core for torch {torch.__version__} (about a minute, "
         "once)",
         file=sys.stderr,
         flush=True,
     )
+    objects = [output.with_name(f"{unit}.o") for unit in _UNITS]
+    calls = [
+        [tool, *flags(), "-c", str(SOURCES / unit), "-o", str(made)]
+        for unit, made in zip(_UNITS, objects, strict=True)
+    ]
+    with ThreadPoolExecutor(len(calls)) as pool:
+        list(pool.map(_run, calls))
+    libraries = [f"-l{name}" for name in ("c10", "torch_cpu", "torch_python")]
+    search = f"-L{Path(torch.__file__).parent / 'lib'}"
+    _run([tool, "-shared", *map(str, objects), "-o", str(output), search, *libraries, "-Wl,-z,now"])
+
+
+def _run(call: list[str]) -> None:
     done = subprocess.run(call, capture_output=True, text=True)
     if done.returncode != 0:
-        words = done.stderr.strip()
         raise RuntimeError(
             f"tpu_kernels: the device core did not compile (exit {done.returncode}). The compiler "
-            f"said:\n{words[-4000:]}\nThe call was: {' '.join(call)}"
+            f"said:\n{done.stderr.strip()[-4000:]}\nThe call was: {' '.join(call)}"
         )
 
 

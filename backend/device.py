@@ -85,7 +85,7 @@ def _apply_mode_from_environment() -> None:
 
 def _say_where(client: Any) -> None:
     """Once, so that nobody takes the CPU for a chip; silent where it was asked for."""
-    if client.platform == "cpu" and os.environ.get("TPU_KERNELS_CPU") != "1":
+    if client.platform == "cpu" and not client.is_plugin and os.environ.get("TPU_KERNELS_CPU") != "1":
         print(
             "tpu_kernels: no TPU found; device 'tpu' runs on this machine's CPU through XLA "
             "(set TPU_KERNELS_CPU=1 to say that this is meant)",

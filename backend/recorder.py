@@ -13,6 +13,7 @@ from types import FrameType
 import numpy as np
 import torch
 from torch._ops import OpOverload
+from torch.utils._pytree import tree_flatten
 
 from tpu_kernels.errors import Unsupported
 
@@ -51,14 +52,14 @@ def find_op(name: str) -> OpOverload:
     return getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")
 
 
-def server(name: str) -> Callable | None:
+def server(name: str, arguments: tuple) -> Callable | None:
     """What serves an op: None for a row of the table, the CPU if the user allows it, else refuse."""
     op = find_op(name)
     if registry.form_of(op) is not None:
         return None
     if os.environ.get("TPU_KERNELS_CPU_FALLBACK") == "1":
         return fallback.kernel(op)
-    raise _unsupported(op)
+    raise _unsupported(op, arguments)
 
 
 def describe(name: str, arguments: tuple, outputs: list) -> tuple[Record, str, int]:
@@ -101,10 +102,11 @@ def _operand(given: object, counts: dict[str, int]) -> object:
     return ScalarOperand(dtype, slot, weak)
 
 
-def _unsupported(op: OpOverload) -> Unsupported:
-    """Of any dtype: no row at all. A row that lacks a dtype says so itself."""
+def _unsupported(op: OpOverload, arguments: tuple) -> Unsupported:
+    tensors = [x for x in tree_flatten(arguments)[0] if isinstance(x, torch.Tensor)]
+    dtypes = ", ".join(dict.fromkeys(str(t.dtype).removeprefix("torch.") for t in tensors))
     return Unsupported(
-        str(op),
+        f"{op} ({dtypes})",
         "the tpu device has no lowering for it",
         "move its operands to the CPU (.cpu()), set TPU_KERNELS_CPU_FALLBACK=1, or add a lowering "
         "(see tpu_kernels.backend)",
@@ -148,8 +150,7 @@ def put(memory: memoryview, dtype: torch.dtype, sizes: tuple, device: int) -> ob
 
 def staging(dtype: torch.dtype, count: int, device: int) -> object:
     """(array, address of its host memory) where the core may write that memory, else None."""
-    stage = getattr(pjrt.client(), "staging", None)
-    return stage(NUMPY[dtype], count, device) if stage else None
+    return pjrt.client().staging(NUMPY[dtype], count, device)
 
 
 def zeros(dtype: torch.dtype, sizes: tuple, device: int) -> object:

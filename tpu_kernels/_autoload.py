@@ -38,6 +38,7 @@ def activate() -> None:
     from . import tpu
 
     torch._register_device_module("tpu", tpu)
+    torch.set_autocast_dtype("tpu", torch.bfloat16)  # torch's own choice would be float16
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=False)
     device = _device()
     if device.wanted():

@@ -1,4 +1,5 @@
-// The whole core as one translation unit: torch's headers are most of the compile time.
+// The core as one translation unit: torch's headers are most of the compile time. autocast.cpp is
+// the other one, compiled beside it.
 
 #include "address.cpp"
 #include "cell.cpp"

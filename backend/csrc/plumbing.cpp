@@ -11,12 +11,17 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/neg.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/TensorFactories.h>
 #include <torch/library.h>
+
+#include <array>
+#include <memory>
 
 
 #include "clock.h"
@@ -76,6 +81,23 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
                                                              c10::dtype_or_default(dtype)));
   set_layout(tensor);
   return tensor;
+}
+
+// A tensor that is known to be zero and holds nothing; torch makes it real when it must.
+at::Tensor efficient_zero_tensor(c10::IntArrayRef size, std::optional<c10::ScalarType> dtype,
+                                 std::optional<c10::Layout>, std::optional<c10::Device> device,
+                                 std::optional<bool>) {
+  OnDevice guard(device);
+  static auto* allocators = new std::array<std::unique_ptr<at::native::ZeroTensorAllocator>,
+                                           kMaxDevices>();
+  auto& zeros = allocators->at(current_device());
+  if (!zeros) {
+    zeros = std::make_unique<at::native::ZeroTensorAllocator>(
+        c10::Device(c10::kPrivateUse1, current_device()));
+  }
+  auto keys = kKeys.add(c10::DispatchKey::ZeroTensor);
+  return at::Tensor(at::detail::empty_generic(size, zeros.get(), keys,
+                                              c10::dtype_or_default(dtype), std::nullopt));
 }
 
 // ---- Storages ----
@@ -268,6 +290,10 @@ void device_to_host(const at::Tensor& source, const at::Tensor& target) {
 void device_to_device(const at::Tensor& source, const at::Tensor& target) {
   static Operation& copy =
       operation(c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", ""));
+  if (is_set_to(target, source) && target.is_conj() == source.is_conj() &&
+      target.is_neg() == source.is_neg()) {
+    return;  // onto itself
+  }
   if (target.is_neg()) return device_to_device(at::neg(resolved(source)), target._neg_view());
   if (target.is_conj()) {
     return device_to_device(at::conj_physical(resolved(source)), target.conj());
@@ -295,7 +321,11 @@ void device_to_device(const at::Tensor& source, const at::Tensor& target) {
 }
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool) {
-  if (target.numel() == 0) return target;
+  if (target.numel() == 0 || self.is_same(target)) return target;
+  if (self._is_zerotensor()) {
+    const_cast<at::Tensor&>(target).zero_();
+    return target;
+  }
   bool from = self.device().is_privateuseone(), to = target.device().is_privateuseone();
   if (from && to) {
     device_to_device(self, target);
@@ -322,8 +352,9 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
 
 }  // namespace
 
-// The tensor without conjugate and negative bits.
+// The tensor without conjugate, negative and zero-tensor bits.
 at::Tensor resolved(const at::Tensor& tensor) {
+  if (tensor._is_zerotensor()) return at::zeros(tensor.sizes(), tensor.options());
   at::Tensor result = tensor;
   if (result.is_neg()) result = at::neg(result._neg_view());
   if (result.is_conj()) result = at::conj_physical(result.conj());
@@ -357,6 +388,7 @@ void resize_storage(c10::StorageImpl* storage, size_t nbytes) {
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", empty);
   m.impl("empty_strided", empty_strided);
+  m.impl("_efficientzerotensor", efficient_zero_tensor);
   m.impl("resize_", resize_);
   m.impl("set_.source_Storage_storage_offset", set_source_storage_offset);
   m.impl("set_.source_Storage", set_source_storage);

@@ -579,8 +579,12 @@ void check_debug_bounds(Operation& op, const torch::jit::Stack& stack) {
 
 namespace {
 
+constexpr c10::DispatchKeySet kBits({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
+                                     c10::DispatchKey::ZeroTensor});
+
 bool has_bits(const c10::IValue& value) {
-  return is_device_tensor(value) && (value.toTensor().is_conj() || value.toTensor().is_neg());
+  if (!is_device_tensor(value)) return false;
+  return value.toTensor().unsafeGetTensorImpl()->key_set().has_any(kBits);
 }
 
 // Lowerings do not know conjugate and negative bits. Torch resolves them before most ops; what
@@ -658,10 +662,10 @@ void run_python(Operation& op, PyObject* function, torch::jit::Stack* stack) {
 }
 
 // An op met through the fallback: does a row serve it, may the CPU, or is it refused?
-void find_server(Operation& op) {
+void find_server(Operation& op, const c10::IValue* arguments) {
   PythonCode python;
-  Object answer =
-      call(callbacks().server, {checked(PyUnicode_FromString(op.name.c_str())).get()});
+  Object answer = call(callbacks().server, {checked(PyUnicode_FromString(op.name.c_str())).get(),
+                                            python_arguments(op, arguments).get()});
   if (answer.get() != Py_None) op.cpu_kernel = answer.release();
   op.served = true;
 }
@@ -677,7 +681,9 @@ void record(Operation& op, torch::jit::Stack* stack) {
   }
   TORCH_CHECK_NOT_IMPLEMENTED(!op.views, "tpu: ", op.name,
                               " returns a view and has no device kernel");
-  if (!op.served) find_server(op);
+  if (!op.served) {
+    find_server(op, stack->data() + stack->size() - op.arguments.size());
+  }
   if (op.cpu_kernel != nullptr) return run_python(op, op.cpu_kernel, stack);
   resolve_bits(op, stack);
   if (op.composed != nullptr &&

@@ -65,7 +65,7 @@ void for_each_written(const Operation& op, const c10::IValue* arguments, F&& vis
   }
 }
 
-// The tensor without conjugate and negative bits.
+// The tensor without conjugate, negative and zero-tensor bits.
 at::Tensor resolved(const at::Tensor& tensor);
 
 // Raise for a dtype that the device does not have.

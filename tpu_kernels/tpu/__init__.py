@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 
 from tpu_kernels.backend import device as _device
-from tpu_kernels.backend.device import (
-    _lazy_init as _lazy_init,
-)
 from tpu_kernels.backend.device import (
     current_device,
     device_count,
@@ -103,12 +101,24 @@ __all__ = [
     "synchronize",
 ]
 
+_ASKS_FOR_ANY = frozenset({"torch.accelerator", "torch.accelerator.memory"})
 _SUBMODULES = frozenset({"compiler"})
+
+
+def _lazy_init() -> None:
+    """What torch calls before it uses the device.
+
+    torch.accelerator asks for whatever device there is. A machine without a chip has none until
+    its user names the device, so there it says what it says without us.
+    """
+    if not is_available() and sys._getframe(1).f_globals.get("__name__") in _ASKS_FOR_ANY:
+        raise RuntimeError("Cannot access accelerator device when none is available.")
+    _device._lazy_init()
 
 
 def init() -> None:
     """Start the runtime now instead of at the first use of the device."""
-    _lazy_init()
+    _device._lazy_init()
 
 
 def is_initialized() -> bool:
