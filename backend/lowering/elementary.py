@@ -80,6 +80,23 @@ def frac(x: Value) -> Value:
     return hlo.subtract(x, hlo.trunc(x))
 
 
+def frexp(x: Value) -> tuple[Value, Value]:
+    """(m, e) with x = m * 2**e and 0.5 <= |m| < 1, from the bits; e is 0 of zero and infinity."""
+    word, digits, bias = (
+        (torch.int64, 52, 1022) if x.dtype is torch.float64 else (torch.int32, 23, 126)
+    )
+    bits = hlo.bitcast_convert(x, word)
+    field = (2 * bias + 3) << digits
+    raw = hlo.and_(bits, hlo.full_like(bits, field))
+    rest = hlo.and_(bits, hlo.full_like(bits, ~field))
+    mantissa = hlo.bitcast_convert(hlo.or_(rest, hlo.full_like(bits, bias << digits)), x.dtype)
+    exponent = hlo.shift_right_logical(raw, hlo.full_like(bits, digits))
+    exponent = hlo.subtract(exponent, hlo.full_like(bits, bias))
+    plain = hlo.and_(hlo.ne(x, hlo.zeros_like(x)), hlo.is_finite(x))
+    exponent = hlo.select(plain, exponent, hlo.zeros_like(bits))
+    return hlo.select(plain, mantissa, x), hlo.convert(exponent, torch.int32)
+
+
 # Division. Integer division by zero, an error on the host, gives what XLA gives.
 
 

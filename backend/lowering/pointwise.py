@@ -172,6 +172,7 @@ each(
 each(aten.special_zeta, "default self_scalar other_scalar", floating(e.zeta))
 for op in (aten.polygamma, aten.polygamma_):
     lower(op, lambda n, self, aval: floating(e.polygamma(n))(self=self, aval=aval))
+decompose(aten.linalg_cross)
 decompose(aten.sinc, aten.logit, aten.special_entr, aten.deg2rad, aten.rad2deg, aten.ldexp.Tensor)
 
 # Rounding and the parts of a float.
@@ -182,6 +183,7 @@ lower(aten.trunc, pointwise(e.whole(hlo.trunc)))
 lower(aten.round, pointwise(e.whole(hlo.round_nearest_even)))
 lower(aten.frac, pointwise(e.frac))
 each(aten.copysign, "Tensor Scalar", floating(e.copysign))
+lower(aten.frexp.Tensor, lambda self: e.frexp(hlo.opmath(self)))
 lower(aten.nextafter, pointwise(hlo.next_after, NO_OPMATH))
 
 
