@@ -40,7 +40,7 @@ def _take_places_meta(self: Tensor, places: Tensor, dim: int, covered: int, coun
 
 @torch.library.impl(_library, "unravel", "Meta")
 def _unravel_meta(places: Tensor, sizes: Sequence[int], count: int) -> Tensor:
-    return places.new_empty((count, len(sizes)))
+    return places.new_empty((len(sizes), count))
 
 
 internal = torch.ops.tpu_kernels
@@ -73,22 +73,22 @@ def _take_places(
 
 @lower(internal.unravel)
 def _unravel(places: Value, sizes: Sequence[int], count: int, *, aval: Aval) -> Value:
-    """The first `count` row-major places as index vectors: [count, len(sizes)]."""
-    rest = hlo.slice_in_dim(places, 0, count) if count else hlo.constant(0, torch.int64, (0,))
-    columns: list[Value] = []
+    """The first `count` row-major places as one row of indices a dimension."""
+    if count == 0 or not sizes:
+        return hlo.constant(0, torch.int64, (len(sizes), count))
+    rest = hlo.slice_in_dim(places, 0, count)
+    rows: list[Value] = []
     for size in reversed(sizes):
         each = hlo.full_like(rest, max(size, 1))
-        columns.append(hlo.reshape(hlo.remainder(rest, each), (count, 1)))
+        rows.append(hlo.expand_dims(hlo.remainder(rest, each), [0]))
         rest = hlo.divide(rest, each)
-    return (
-        hlo.concatenate(columns[::-1], 1) if columns else hlo.constant(0, torch.int64, aval.shape)
-    )
+    return hlo.concatenate(rows[::-1])
 
 
 @compose(aten.nonzero)
 def _nonzero(self: Tensor) -> Tensor:
     count, places = internal.compact(self)
-    return internal.unravel(places, list(self.shape), int(count))
+    return internal.unravel(places, list(self.shape), int(count)).t()
 
 
 @compose(aten.masked_select)
@@ -172,8 +172,8 @@ def _index_put(
 @lower(aten.nonzero_static)
 def _nonzero_static(self: Value, size: int, fill_value: int, *, aval: Aval) -> Value:
     count, places = _compact(self, aval=[])
-    pad = hlo.constant(0, torch.int64, (size,))
-    found = _unravel(hlo.concatenate([places, pad]), self.shape, size, aval=aval)
+    places = hlo.concatenate([places, hlo.constant(0, torch.int64, (size,))])
+    found = hlo.transpose(_unravel(places, self.shape, size, aval=aval), [1, 0])
     real = hlo.lt(hlo.iota(found.shape, 0), hlo.broadcast(count, found.shape))
     return hlo.select(real, found, hlo.full_like(found, fill_value))
 
