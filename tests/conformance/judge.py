@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 from tpu_kernels.testing import assert_close
 
 from . import expectations
-from .samples import Sample, database, dtype_of, moved, samples, seed
+from .samples import Sample, database, dtype_of, moved, name_of, samples, seed, widened
 
 
 @dataclass
@@ -27,6 +27,16 @@ class Verdict:
     failed: int = 0
     failure: str | None = None
     seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How results are compared on `device`: under a policy, with strides, with values."""
+
+    device: str
+    policy: str
+    strides: bool
+    values: bool
 
 
 @dataclass
@@ -62,31 +72,53 @@ def judge(name: str, device: str, count: int | None = 3) -> Verdict:
 
 def _compare(name: str, op: Any, sample: Sample, device: str) -> bool:
     """Assert that the device does what the CPU does; tell whether gradients were compared."""
-    want = _run(op, sample, "cpu")
-    got = _run(op, sample, device)
-    values = name not in expectations.UNINITIALISED
+    want, got = _run(op, sample, "cpu"), _run(op, sample, device)
+    terms = Terms(
+        device,
+        expectations.policy_of(name),
+        strides=name not in expectations.STRIDES,
+        values=name not in expectations.UNINITIALISED,
+    )
     if name in expectations.RANDOM and not _same(want.outputs, _run(op, sample, "cpu", 1).outputs):
-        values = False  # this sample draws numbers: each device has its own
+        terms = replace(terms, values=False)  # this sample draws numbers: each device has its own
         _assert_reproducible(got, _run(op, sample, device))
     if got.structure != want.structure:
         raise AssertionError(f"results are {got.structure}, expected {want.structure}")
-    policy = expectations.policy_of(name)
-    stride = name not in expectations.STRIDES
+    if name in expectations.NOISY:
+        want = _excusing(got, want, _run(op, widened(sample), "cpu"))
     for one, other in zip(got.outputs, want.outputs, strict=True):
-        _assert_leaf("result", one, other, policy, device, stride=stride, values=values)
+        _assert_leaf("result", one, other, terms)
     for one, other in zip(got.inputs, want.inputs, strict=True):
         if isinstance(other, Tensor) and other._version:
-            _assert_leaf("written input", one, other, policy, device, stride=stride, values=values)
+            _assert_leaf("written input", one, other, terms)
+    terms = replace(terms, strides=False)  # those of a gradient are autograd's business
     for one, other in zip(got.gradients, want.gradients, strict=True):
         if (one is None) != (other is None):
             raise AssertionError(f"gradient is {one}, expected {other}")
-        _assert_leaf("gradient", one, other, policy, device, stride=False, values=values)
+        _assert_leaf("gradient", one, other, terms)
     return bool(want.gradients)
+
+
+def _excusing(got: Run, want: Run, true: Run) -> Run:
+    """`want`, but what the device has where it is about as near to the true value as the CPU."""
+
+    def nearer(one: Any, other: Any, truth: Any) -> Any:
+        if not isinstance(other, Tensor) or one.shape != other.shape or not other.numel():
+            return other
+        error = (one.detach().cpu() - truth).abs().max()
+        return one.detach().cpu() if error <= 4 * (other - truth).abs().max() else other
+
+    outputs = list(map(nearer, got.outputs, want.outputs, true.outputs))
+    gradients = list(map(nearer, got.gradients, want.gradients, true.gradients))
+    return replace(want, outputs=outputs, gradients=gradients)
 
 
 def _run(op: Any, sample: Sample, device: str, seeded: int = 0) -> Run:
     args, kwargs, process = sample
+    host = args[1:] if name_of(op) in expectations.HOST_OPERANDS else None
     args, kwargs = moved((args, kwargs), device)
+    if host is not None:
+        args = (args[0], *host)
     seed(seeded)
     result = process(op(*args, **kwargs))
     outputs, structure = tree_flatten(result)
@@ -126,32 +158,25 @@ def _assert_reproducible(first: Run, second: Run) -> None:
         raise AssertionError("the same seed gives other numbers the second time")
 
 
-def _assert_leaf(
-    what: str, got: Any, want: Any, policy: str, device: str, *, stride: bool, values: bool
-) -> None:
+def _assert_leaf(what: str, got: Any, want: Any, terms: Terms) -> None:
     try:
         if isinstance(want, Tensor):
-            _assert_tensor(got, want, policy, device, stride=stride, values=values)
-        elif values and not (type(got) is type(want) and (got == want or got != got)):
+            _assert_tensor(got, want, terms)
+        elif terms.values and not (type(got) is type(want) and (got == want or got != got)):
             raise AssertionError(f"is {got!r}, expected {want!r}")
     except AssertionError as error:
         raise AssertionError(f"{what}: {error}") from None
 
 
-def _assert_tensor(
-    got: Tensor, want: Tensor, policy: str, device: str, *, stride: bool, values: bool
-) -> None:
-    if got.device.type != torch.device(device).type:
-        raise AssertionError(f"is on {got.device}, expected {device}")
+def _assert_tensor(got: Tensor, want: Tensor, terms: Terms) -> None:
+    if got.device.type != torch.device(terms.device).type:
+        raise AssertionError(f"is on {got.device}, expected {terms.device}")
     if got.layout != want.layout:
         raise AssertionError(f"layout is {got.layout}, expected {want.layout}")
-    if got.requires_grad != want.requires_grad:
-        raise AssertionError(f"requires_grad is {got.requires_grad}")
+    strides = terms.strides and want.layout == torch.strided
     if want.layout != torch.strided:
-        got, want, stride = got.to_dense(), want.to_dense(), False
-    if values:
-        assert_close(got, want, policy, stride=stride)
-    else:
-        blank = torch.empty_strided(want.shape, want.stride(), dtype=want.dtype, device="meta")
-        if (got.shape, got.dtype) != (blank.shape, blank.dtype):
-            raise AssertionError(f"is {got.dtype}{tuple(got.shape)}, expected {blank}")
+        got, want = got.to_dense(), want.to_dense()
+    if not terms.values:
+        # The same checks, with values that cannot differ.
+        got, want = torch.zeros_like(got), torch.zeros_like(want)
+    assert_close(got, want, terms.policy, stride=strides)

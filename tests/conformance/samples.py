@@ -27,10 +27,10 @@ def database() -> dict[str, Any]:
 
     # The database would give random operators a seed of its own at each call.
     invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
-    return {_name(op): op for op in invocations.op_db}
+    return {name_of(op): op for op in invocations.op_db}
 
 
-def _name(op: Any) -> str:
+def name_of(op: Any) -> str:
     return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
 
 
@@ -55,6 +55,17 @@ def samples(op: Any, dtype: torch.dtype, count: int | None) -> list[Sample]:
     seed()
     found = op.sample_inputs("cpu", dtype, requires_grad=differentiable(op, dtype))
     return [((s.input, *s.args), s.kwargs, s.output_process_fn_grad) for s in islice(found, count)]
+
+
+def widened(tree: Any) -> Any:
+    """Copies of all tensors of `tree`, float32 as float64."""
+
+    def widen(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or leaf.dtype is not torch.float32:
+            return leaf
+        return leaf.detach().double().requires_grad_(leaf.requires_grad)
+
+    return tree_map(widen, tree)
 
 
 def moved(tree: Any, device: str) -> Any:
