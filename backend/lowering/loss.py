@@ -24,6 +24,8 @@ def _picked(x: Value, target: Value) -> Value:
     """x at the class that each target names; a target out of range gives NaN."""
     dim = _class_dim(x)
     classes = x.shape[dim]
+    if x.numel == 0:  # a gather needs an operand with elements
+        return hlo.constant(float("nan"), x.dtype, target.shape)
     batch = [i for i in range(x.ndim) if i != dim]
     target = hlo.convert(target, torch.int64)
     picked = hlo.gather(
