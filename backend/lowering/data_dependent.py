@@ -6,7 +6,7 @@ the last step, which takes that many, is compiled for each size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -100,6 +100,22 @@ def _masked_select(self: Tensor, mask: Tensor) -> Tensor:
     return internal.take_places(self, places, 0, self.ndim, int(count))
 
 
+def _into(functional: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The `out=` variant: the caller's tensor takes the size that the data gave."""
+
+    def written(*args: object, out: Tensor, **options: object) -> Tensor:
+        result = functional(*args, **options)
+        if out.dtype != result.dtype:
+            raise RuntimeError(f"Expected out tensor of dtype {result.dtype}, but got {out.dtype}")
+        return out.resize_(result.shape).copy_(result)
+
+    return written
+
+
+compose(aten.nonzero.out, _into(_nonzero))
+compose(aten.masked_select.out, _into(_masked_select))
+
+
 # Advanced indexing with what one program cannot take: masks, and index tensors on the CPU.
 
 
@@ -141,6 +157,7 @@ def _index(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
 
 
 compose(aten.index.Tensor, _index, when=_reads_mask)
+compose(aten.index.Tensor_out, _into(_index), when=_reads_mask)
 compose(aten._unsafe_index.Tensor, _index, when=_reads_mask)
 
 

@@ -402,8 +402,12 @@ lower(aten._unsafe_index_put.default, _index_put)
 
 @lower(aten.masked_scatter)
 def _masked_scatter(self: Value, mask: Value, source: Value, *, aval: Aval) -> Value:
+    if mask.dtype is not torch.bool:
+        raise RuntimeError(
+            f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}"
+        )
     x = hlo.broadcast(self, aval.shape)
-    selected = hlo.convert(hlo.broadcast(mask, aval.shape), torch.bool)
+    selected = hlo.broadcast(mask, aval.shape)
     source = hlo.reshape(hlo.convert(source, self.dtype), (source.numel,))
     return hlo.select(selected, hlo.reshape(_spread_rows(source, selected, 0), x.shape), x)
 

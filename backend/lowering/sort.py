@@ -251,6 +251,8 @@ def _searchsorted(
 def _bucketize(
     self: Value, boundaries: Value, out_int32: bool, right: bool, *, aval: Aval
 ) -> Value:
+    if boundaries.ndim != 1:
+        raise RuntimeError(f"boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})")
     return _search(boundaries, self, right, None, aval)
 
 
