@@ -130,3 +130,28 @@ def test_as_strided_outside_the_storage_is_refused_in_torchs_words() -> None:
     with pytest.raises(RuntimeError) as ours:
         outside("tpu")
     assert str(ours.value) == str(torchs.value)
+
+
+def test_writes_reach_memory_through_conjugate_and_negative_views() -> None:
+    def written(dev: str) -> list[list[complex]]:
+        values = []
+        for write in CONJUGATE_WRITES:
+            x = torch.complex(torch.arange(1.0, 5.0), torch.ones(4)).to(dev)
+            write(x)
+            values.append(x.tolist())
+        return values
+
+    assert written("tpu") == written("cpu")
+
+
+CONJUGATE_WRITES: list[Callable[[torch.Tensor], object]] = [
+    lambda x: x.conj().fill_(2 + 3j),
+    lambda x: x.conj().copy_(x + 1),
+    lambda x: x.conj().copy_(torch.ones(4) * 2j),
+    lambda x: x.conj().add_(1j),
+    lambda x: torch.add(x.clone(), 2j, out=x.conj()),
+    lambda x: x.conj()[1:3].mul_(2),
+    lambda x: x.conj().imag.fill_(7),
+    lambda x: x.conj().imag.add_(1),
+    lambda x: x.conj().imag[1::2].copy_(torch.ones(2)),
+]

@@ -216,6 +216,13 @@ def _with_other(template: str) -> Mutation:
     return make
 
 
+def _product(pool: random.Random, rng: random.Random, x: str, live: dict) -> Statement:
+    """Into its first factor. Complex products are rounded in an order of the device's choice."""
+    other = _other(rng, x, live)
+    function = "add" if live[x].dtype.is_complex or live[other].dtype.is_complex else "mul"
+    return Statement(f"torch.{function}({x}, {other}, out={x})", x, (other,))
+
+
 def _fill(pool: random.Random, rng: random.Random, x: str, live: dict) -> Statement:
     text = pool.choice(["{x}.fill_({n})", "{x}.zero_()", "{x}[...] = {n}"])
     return Statement(text.format(x=x, n=_number(rng)), x, idempotent=True)
@@ -294,7 +301,7 @@ MUTATIONS: list[Mutation] = [
     _with_other("{x}.copy_({y})"),
     _with_other("{x}.add_({y})"),
     _with_other("torch.add({y}, 1, out={x})"),
-    _with_other("torch.mul({x}, {y}, out={x})"),
+    _product,
     _resize,
     _set,
     _inplace_view,
