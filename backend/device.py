@@ -85,7 +85,11 @@ def _apply_mode_from_environment() -> None:
 
 def _say_where(client: Any) -> None:
     """Once, so that nobody takes the CPU for a chip; silent where it was asked for."""
-    if client.platform == "cpu" and not client.is_plugin and os.environ.get("TPU_KERNELS_CPU") != "1":
+    if (
+        client.platform == "cpu"
+        and not client.is_plugin
+        and os.environ.get("TPU_KERNELS_CPU") != "1"
+    ):
         print(
             "tpu_kernels: no TPU found; device 'tpu' runs on this machine's CPU through XLA "
             "(set TPU_KERNELS_CPU=1 to say that this is meant)",
@@ -112,13 +116,13 @@ def device_count() -> int:
     return pjrt.device_count()
 
 
-def index_of(device: object = None) -> int:
+def index_of(device: Any = None) -> int:
     """A device index from an index, a torch.device, a string or None (the current one)."""
     if device is None:
         return current_device()
     if isinstance(device, int):
         return device
-    parsed = torch.device(device)  # type: ignore[arg-type]
+    parsed = torch.device(device)
     if parsed.type != "tpu":
         raise ValueError(f"expected a tpu device, got {parsed}")
     return current_device() if parsed.index is None else parsed.index

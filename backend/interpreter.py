@@ -8,6 +8,7 @@ views and mutate them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -17,9 +18,8 @@ from torch.utils._pytree import tree_flatten, tree_map
 from tpu_kernels.errors import Unsupported
 
 from . import hlo, registry, views
-from .hlo import Value
+from .hlo import Shape, Value
 from .registry import Aval
-
 
 _aten = torch.ops.aten
 # Ops that make or reshape a storage without computing anything; its value is zero until written.
@@ -37,6 +37,10 @@ _STORAGE_ONLY = frozenset(
 
 def aval_of(tensor: torch.Tensor) -> Aval:
     return Aval(tuple(tensor.shape), tensor.dtype, tuple(tensor.stride()))
+
+
+def geometry(tensor: torch.Tensor) -> tuple[Shape, Shape, int]:
+    return tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset())
 
 
 class Interpreter(TorchDispatchMode):
@@ -68,8 +72,7 @@ class Interpreter(TorchDispatchMode):
         if order is None:
             size = storage.nbytes() // tensor.element_size()
             base = hlo.constant(0, tensor.dtype, (size,))
-            geometry = (tensor.shape, tensor.stride(), tensor.storage_offset())
-            self.bases[storage._cdata] = views.write(base, value, tensor.dtype, *geometry)
+            self.bases[storage._cdata] = views.write(base, value, tensor.dtype, *geometry(tensor))
         else:
             self.bases[storage._cdata] = hlo.transpose(value, order)
         self.alive.append(storage)
@@ -93,18 +96,18 @@ class Interpreter(TorchDispatchMode):
     def read(self, tensor: torch.Tensor) -> Value:
         if tensor.device.type != "meta":
             return _host_value(tensor)
-        geometry = (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
-        return views.read(self.base(tensor), tensor.dtype, *geometry)
+        return views.read(self.base(tensor), tensor.dtype, *geometry(tensor))
 
     def write(self, tensor: torch.Tensor, value: Value) -> None:
-        geometry = (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
         value = hlo.broadcast(hlo.convert(value, tensor.dtype), tensor.shape)
-        base = views.write(self.base(tensor), value, tensor.dtype, *geometry)
+        base = views.write(self.base(tensor), value, tensor.dtype, *geometry(tensor))
         self.bases[tensor.untyped_storage()._cdata] = base
 
     # Ops.
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
         kwargs = kwargs or {}
         if torch.Tag.inplace_view in func.tags or func.namespace == "prim":
             return func(*args, **kwargs)
@@ -224,10 +227,10 @@ def _is_view(op: OpOverload) -> bool:
 
     Those are composite, and reach the interpreter whole from within another op's lowering.
     """
-    returns = [r for r in op._schema.returns if r.alias_info is not None]
+    aliases = [r.alias_info for r in op._schema.returns if r.alias_info is not None]
     if op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
         return False
-    return bool(returns) and not any(r.alias_info.is_write for r in returns)
+    return bool(aliases) and not any(alias.is_write for alias in aliases)
 
 
 def _as_list(value: object) -> list:

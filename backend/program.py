@@ -177,8 +177,7 @@ class Lowerer:
     def write(self, target: TensorOperand, value: Value, base_id: int, new_id: int) -> None:
         """The new value of a written cell; the old one is an input only where some of it stays."""
         geometry = self.geometry(target)
-        base_type = (target.base_sizes, target.base_dtype)
-        if views.covers(*base_type, target.dtype, *geometry):
+        if views.covers(target.base_sizes, target.base_dtype, target.dtype, *geometry):
             base = hlo.constant(0, target.base_dtype, target.base_sizes)
         else:
             base = self.base(target._replace(id=base_id))

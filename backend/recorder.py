@@ -53,7 +53,7 @@ def find_op(name: str) -> OpOverload:
 
 
 def server(name: str, arguments: tuple) -> Callable | None:
-    """What serves an op: None for a row of the table, the CPU if the user allows it, else refuse."""
+    """What serves an op: None for a row, the CPU if the user allows it; else refuse."""
     op = find_op(name)
     if registry.form_of(op) is not None:
         return None
@@ -72,7 +72,7 @@ def describe(name: str, arguments: tuple, outputs: list) -> tuple[Record, str, i
     for argument, given in zip(op._schema.arguments, arguments, strict=True):
         named[argument.name] = _operand(given, counts)
     casting.check(op, form, named)
-    made = tuple(Output(*output[:2], output[2], output[3]) for output in outputs)
+    made = tuple(Output(*output) for output in outputs)
     record = Record(op, form, named, made, counts["ints"], counts["floats"])
     if torch.Tag.nondeterministic_seeded in op.tags:
         drawing = Record(op, form, named, made, counts["ints"] + 2, counts["floats"], draws=1)
@@ -127,7 +127,9 @@ def compile(records: list[Record], live: tuple, donated: tuple, device: int) -> 
     )
 
 
-def offset_rule(base_dtype: torch.dtype, base: tuple, dtype: torch.dtype, sizes, strides) -> object:
+def offset_rule(
+    base_dtype: torch.dtype, base: tuple, dtype: torch.dtype, sizes: tuple, strides: tuple
+) -> object:
     return views.offset_rule(base, base_dtype, dtype, sizes, strides)
 
 
@@ -166,7 +168,9 @@ def host_view(array: object, op: str, where: str) -> object:
         return np.ascontiguousarray(client.to_host(array)).reshape(-1).view(np.uint8).data
     except Exception as error:
         cause = client.translate(error, client.index_of(array))
-        raise type(cause)(f"tpu: the result of {op} (first recorded at {where}): {cause}") from error
+        raise type(cause)(
+            f"tpu: the result of {op} (first recorded at {where}): {cause}"
+        ) from error
 
 
 def resize(array: object, dtype: torch.dtype, nbytes: int, device: int) -> tuple:

@@ -78,7 +78,9 @@ def decompose(*ops: OpOverload | OpOverloadPacket, using: Callable | None = None
         overload = _overload(op)
         body = using or _torch_decomposition(overload)
 
-        def function(*, _body: Callable = body, _op: OpOverload = overload, **given):
+        def function(
+            *, _body: Callable = body, _op: OpOverload = overload, **given: object
+        ) -> object:
             return run_decomposition(_op, _body, given)
 
         _add(overload, function, "", "decomposed")

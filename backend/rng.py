@@ -27,7 +27,9 @@ class Rng:
     def bits(self, shape: Sequence[int], width: int = 32) -> Value:
         """Independent uniform bits: an unsigned value of 8, 16, 32 or 64 bits an element."""
         counter = hlo.add(self.offset, hlo.constant(self.used, torch.int64))
-        words = [hlo.reshape(hlo.bitcast_convert(x, torch.uint64), (1,)) for x in (self.seed, counter)]
+        words = [
+            hlo.reshape(hlo.bitcast_convert(x, torch.uint64), (1,)) for x in (self.seed, counter)
+        ]
         self.used += max(1, -(-hlo.numel(shape) * width // _BLOCK))
         drawn = max(width, 32)
         bits = hlo.rng_bit_generator(hlo.concatenate(words), shape, _BITS[drawn])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 
 import torch
 
@@ -25,7 +26,9 @@ def autoload() -> None:
 
 def other_accelerator() -> bool:
     """Does torch have an accelerator of its own that works on this machine?"""
-    return torch.cuda.is_available() or torch.xpu.is_available() or torch.backends.mps.is_available()
+    return (
+        torch.cuda.is_available() or torch.xpu.is_available() or torch.backends.mps.is_available()
+    )
 
 
 def activate() -> None:
@@ -47,7 +50,7 @@ def activate() -> None:
         device.load_core(compile_if_missing=False)
 
 
-def _device():
+def _device() -> ModuleType:
     from .backend import device
 
     return device

@@ -46,7 +46,9 @@ def reduce(
     return emit_generic("stablehlo.reduce", [*operands, *inits], results, attributes, [region])
 
 
-def _reducer(op: Callable[[Value, Value], Value], init: Callable[[torch.dtype], Value]):
+def _reducer(
+    op: Callable[[Value, Value], Value], init: Callable[[torch.dtype], Value]
+) -> Callable[[Value, Sequence[int]], Value]:
     def reducer(x: Value, dims: Sequence[int]) -> Value:
         return reduce([x], [init(x.dtype)], dims, op)[0] if dims else x
 

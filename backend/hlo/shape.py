@@ -155,5 +155,3 @@ def reverse(x: Value, dims: Sequence[int]) -> Value:
 def iota(shape: Sequence[int], dim: int = 0, dtype: torch.dtype = torch.int64) -> Value:
     """The index along `dim` of every element."""
     return emit(f"stablehlo.iota dim = {dim} : {type_of(shape, dtype)}", shape, dtype)
-
-

@@ -6,7 +6,6 @@ import importlib
 import sys
 from typing import Any
 
-
 from tpu_kernels.backend import device as _device
 from tpu_kernels.backend.device import (
     current_device,
@@ -139,5 +138,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*__all__, *_SUBMODULES, "default_generators", "eager_mode"])
-
-
