@@ -115,6 +115,22 @@ def test_round_to_decimals(decimals: int) -> None:
     agree(lambda x: x.round(decimals=decimals), x)
 
 
+EXACT: dict[str, Callable[[Tensor], Tensor]] = {
+    "a quotient by a scalar": lambda k: (k * 7) / 7,
+    "a floored quotient": lambda k: (k * 49) // 49,
+    "the square root of a square": lambda k: (k * k).sqrt(),
+    "a power of two": lambda k: (k % 100).exp2(),
+    "the logarithm of a power of two": lambda k: (2.0 ** (k % 100)).log2(),
+    "the logarithm of a power of ten": lambda k: (10.0 ** (k % 20)).log10(),
+    "a square": lambda k: (k + 0.1) ** 2,
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_results_stay_exact(name: str) -> None:
+    agree(EXACT[name], torch.arange(1.0, 1000.0))
+
+
 SEQUENCES: dict[str, Callable[[str], Tensor]] = {
     "arange": lambda device: torch.arange(-3, 4, 0.1, device=device),
     "arange int": lambda device: torch.arange(10, -10, -3, device=device),

@@ -104,7 +104,8 @@ def _arange(start: complex, step: complex, aval: Aval) -> Value:
 
 lower(aten.arange, lambda end, aval: _arange(0, 1, aval))
 lower(aten.arange.start, lambda start, end, aval: _arange(start, 1, aval))
-lower(aten.arange.start_step, lambda start, end, step, aval: _arange(start, step, aval))
+for overload in (aten.arange.start_step, aten.range.step):
+    lower(overload, lambda start, end, step, aval: _arange(start, step, aval))
 
 
 def _spaced(start: complex, end: complex, steps: int, dtype: torch.dtype) -> Value:

@@ -67,12 +67,11 @@ def whole(function: Unary) -> Unary:
 
 
 def round_decimals(x: Value, decimals: int) -> Value:
-    """Round half to even at a decimal place. The power of ten is hidden from XLA's simplifier,
-    which would turn the division into a multiplication by an inexact reciprocal."""
+    """Round half to even at a decimal place."""
     if not is_float(x) or decimals == 0:
         return whole(hlo.round_nearest_even)(x)
-    ten = opaque(hlo.full_like(x, 10.0 ** abs(decimals)))
-    scale, back = (hlo.multiply, hlo.divide) if decimals > 0 else (hlo.divide, hlo.multiply)
+    ten = hlo.full_like(x, 10.0 ** abs(decimals))
+    scale, back = (hlo.multiply, divide) if decimals > 0 else (divide, hlo.multiply)
     return back(hlo.round_nearest_even(scale(x, ten)), ten)
 
 
@@ -107,8 +106,13 @@ def _opposite(remainder: Value, divisor: Value) -> Value:
     return hlo.and_(hlo.ne(remainder, zero), differs)
 
 
+def divide(x: Value, y: Value) -> Value:
+    """x / y rounded once, also by a scalar: XLA would multiply by its rounded reciprocal."""
+    return hlo.divide(x, opaque(y))
+
+
 def trunc_divide(x: Value, y: Value) -> Value:
-    quotient = hlo.divide(x, y)
+    quotient = divide(x, y)
     return hlo.trunc(quotient) if is_float(x) else quotient
 
 
@@ -118,8 +122,8 @@ def floor_divide(x: Value, y: Value) -> Value:
     if not is_float(x):
         below = hlo.convert(_opposite(remainder, y), x.dtype)
         return hlo.subtract(hlo.divide(x, y), below)
-    ratio, one = hlo.divide(x, y), hlo.full_like(x, 1)
-    quotient = hlo.divide(hlo.subtract(x, remainder), y)
+    ratio, one = divide(x, y), hlo.full_like(x, 1)
+    quotient = divide(hlo.subtract(x, remainder), y)
     quotient = hlo.select(_opposite(remainder, y), hlo.subtract(quotient, one), quotient)
     floor = hlo.floor(quotient)
     short = hlo.gt(hlo.subtract(quotient, floor), hlo.full_like(x, 0.5))
@@ -198,9 +202,25 @@ def exp2(x: Value) -> Value:
     return hlo.power(hlo.full_like(x, 2), x)
 
 
-def logarithm(base: float) -> Unary:
-    """The logarithm to a base, from the natural one."""
-    return lambda x: hlo.multiply(hlo.log(x), hlo.full_like(x, 1 / math.log(base)))
+def log2(x: Value) -> Value:
+    """Exact for powers of two: the exponent is taken from the bits."""
+    scale = hlo.full_like(x, 1 / math.log(2))
+    if x.dtype.is_complex:
+        return hlo.multiply(hlo.log(x), scale)
+    mantissa, exponent = frexp(x)
+    low = hlo.lt(mantissa, hlo.full_like(x, math.sqrt(0.5)))
+    centred = hlo.select(low, hlo.add(mantissa, mantissa), mantissa)
+    whole = hlo.subtract(exponent, hlo.convert(low, exponent.dtype))
+    return hlo.add(hlo.convert(whole, x.dtype), hlo.multiply(hlo.log(centred), scale))
+
+
+def log10(x: Value) -> Value:
+    """Exact for powers of ten: the nearest whole number is tried."""
+    value = hlo.multiply(hlo.log(x), hlo.full_like(x, 1 / math.log(10)))
+    if x.dtype.is_complex:
+        return value
+    near = hlo.round_nearest_even(value)
+    return hlo.select(hlo.eq(hlo.power(hlo.full_like(x, 10), near), x), near, value)
 
 
 def logaddexp(x: Value, y: Value) -> Value:

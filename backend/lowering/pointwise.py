@@ -64,11 +64,16 @@ def _subtract(x: Value, y: Value, alpha: Value) -> Value:
     return hlo.subtract(x, hlo.multiply(alpha, y))
 
 
-def _divide(self: Value, other: Value, rounding_mode: str | None, aval: Aval) -> Value:
+def _true_divide(self: Value, other: object, aval: Aval) -> Value:
+    quotient = e.divide if scalar(other).numel == 1 else hlo.divide
+    return apply(quotient, [self, other], aval, INT_TO_FLOAT)
+
+
+def _divide(self: Value, other: object, rounding_mode: str | None, aval: Aval) -> Value:
     if rounding_mode is None:
-        return floating(hlo.divide)(self=self, other=other, aval=aval)
+        return _true_divide(self, other, aval)
     rounded = {"trunc": e.trunc_divide, "floor": e.floor_divide}[rounding_mode]
-    return pointwise(rounded)(self=self, other=other, aval=aval)
+    return apply(rounded, [self, other], aval)
 
 
 def _addcmul(x: Value, y: Value, z: Value, value: Value) -> Value:
@@ -83,7 +88,7 @@ each(aten.add, "Tensor Scalar", scaled(_add, "alpha"))
 each(aten.sub, "Tensor Scalar", scaled(_subtract, "alpha"))
 each(aten.rsub, "Tensor Scalar", scaled(lambda x, y, alpha: _subtract(y, x, alpha), "alpha"))
 each(aten.mul, "Tensor Scalar", pointwise(hlo.multiply))
-each(aten.div, "Tensor Scalar", floating(hlo.divide))
+each(aten.div, "Tensor Scalar", _true_divide)
 each(aten.div, "Tensor_mode Scalar_mode", _divide)
 each(aten.floor_divide, "default Scalar", pointwise(e.floor_divide))
 each(aten.fmod, "Tensor Scalar", pointwise(hlo.remainder))
@@ -135,8 +140,8 @@ for op, function in {
     aten.exp2: e.exp2,
     aten.expm1: hlo.exponential_minus_one,
     aten.log: hlo.log,
-    aten.log2: e.logarithm(2),
-    aten.log10: e.logarithm(10),
+    aten.log2: e.log2,
+    aten.log10: e.log10,
     aten.log1p: hlo.log_plus_one,
     aten.sin: e.sin,
     aten.cos: e.cos,
