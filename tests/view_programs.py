@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -206,35 +208,47 @@ def failure(seed: int, device: str) -> str | None:
 # By hand.
 
 
-def finished(report: Path) -> set[int]:
+def finished(report: Path) -> dict[int, str | None]:
+    """The failure, if any, of every program that the report knows."""
     if not report.exists():
-        return set()
-    return {json.loads(line)["seed"] for line in report.read_text().splitlines()}
+        return {}
+    entries = [json.loads(line) for line in report.read_text().splitlines()]
+    return {entry["seed"]: entry["failure"] for entry in entries}
+
+
+def try_programs(seeds: Sequence[int], device: str, report: Path) -> None:
+    began = time.monotonic()
+    for count, seed in enumerate(seeds, 1):
+        text = failure(seed, device)
+        with report.open("a") as out:
+            out.write(json.dumps({"seed": seed, "failure": text}) + "\n")
+        if text:
+            print(f"\n{text}\n", flush=True)
+        if count % 50 == 0:
+            rate = count / (time.monotonic() - began)
+            print(f"{count}/{len(seeds)} programs, {rate:.1f}/s", flush=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--count", type=int, default=20000)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--shard", default="0/1", help="i/n: programs whose number is i modulo n")
+    parser.add_argument("--shard", default="0/1", help="i/n: pools whose number is i modulo n")
     parser.add_argument("--report", type=Path, default=Path("view_programs.jsonl"))
     parser.add_argument("--device", default="tpu")
     options = parser.parse_args()
     torch.set_flush_denormal(True)
     shard, shards = map(int, options.shard.split("/"))
     seeds = range(options.first, options.first + options.count)
-    done, failures, began = finished(options.report), 0, time.monotonic()
-    todo = [seed for seed in seeds if seed // POOL % shards == shard and seed not in done]
-    for position, seed in enumerate(todo):
-        text = failure(seed, options.device)
-        failures += text is not None
-        with options.report.open("a") as out:
-            out.write(json.dumps({"seed": seed, "failure": text}) + "\n")
-        if text:
-            print(f"\n{text}\n", flush=True)
-        if (position + 1) % 50 == 0 or position + 1 == len(todo):
-            rate = (position + 1) / (time.monotonic() - began)
-            print(f"{position + 1}/{len(todo)} programs, {failures} differ, {rate:.1f}/s")
+    seeds_here = [seed for seed in seeds if seed // POOL % shards == shard]
+    done = finished(options.report)
+    todo = [seed for seed in seeds_here if seed not in done]
+    try_programs(todo[: 5 * POOL], options.device, options.report)
+    if len(todo) > 5 * POOL:  # a process keeps what it compiled: a new one goes on
+        os.execv(sys.executable, [sys.executable, "-m", "tests.view_programs", *sys.argv[1:]])
+    done = finished(options.report)
+    failures = [seed for seed in seeds_here if done[seed]]
+    print(f"{len(seeds_here)} programs, {len(failures)} differ: seeds {failures}")
     return 1 if failures else 0
 
 
