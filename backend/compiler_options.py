@@ -6,10 +6,24 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from . import thread_context
+from . import device, thread_context
 
-# torch rounds a 16-bit result after each op; XLA may otherwise keep the excess between fused ops.
-DEFAULTS: Mapping[str, object] = {"xla_allow_excess_precision": False}
+_excess_precision = False
+
+
+def allow_excess_precision() -> bool:
+    """May XLA keep more precision between fused 16-bit ops than torch, which rounds after each?"""
+    return _excess_precision
+
+
+def set_allow_excess_precision(allowed: bool) -> None:
+    """For the process; programs of either setting are kept apart."""
+    global _excess_precision
+    _excess_precision = bool(allowed)
+    core = device.load_core()
+    assert core is not None
+    core.set_excess_precision(_excess_precision)
+
 
 _warned: set[str] = set()
 
@@ -32,7 +46,7 @@ def fingerprint() -> tuple[tuple[str, object], ...]:
 
 def current(platform: str) -> dict[str, object]:
     """All options for a compile on `platform`."""
-    options = dict(DEFAULTS)
+    options: dict[str, object] = {"xla_allow_excess_precision": _excess_precision}
     for name, value in fingerprint():
         if _foreign(name, platform):
             if name not in _warned:

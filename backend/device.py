@@ -70,6 +70,7 @@ def _lazy_init() -> None:
         client = pjrt.client()
         operations.register(loaded)
         loaded.set_callbacks(recorder)
+        loaded.set_precision_matters(client.platform == "tpu")
         loaded.start(len(client.devices))
         _apply_mode_from_environment()
         atexit.register(loaded.shut_down)

@@ -210,7 +210,6 @@ Executable* program_for_trace(const Plan& wanted) {
   for (Node* node : open.nodes) records.push_back(node->record);
   open.at->executables.push_back(
       compile_program(records, wanted.live, wanted.donated, open.device));
-  counters().programs++;
   return open.at->executables.back().get();
 }
 
@@ -234,6 +233,20 @@ std::shared_ptr<Failure> inherited_failure(const Executable& program) {
 }
 
 }  // namespace
+
+Node::~Node() {
+  children.clear();
+  if (record == nullptr || is_off()) return;
+  PythonCode python;
+  Py_DECREF(record);
+}
+
+Executable::~Executable() {
+  if (execute == nullptr || is_off()) return;
+  PythonCode python;
+  counters().programs--;
+  for (PyObject* object : {execute, handlers, ints.array, floats.array}) Py_XDECREF(object);
+}
 
 void assign_result(Cell* cell, const Origin* origin) {
   Trace& open = trace();
@@ -276,6 +289,7 @@ std::unique_ptr<Executable> compile_program(const std::vector<PyObject*>& record
     return item;
   };
   program->execute = take(0);
+  counters().programs++;
   program->handlers = take(1);
   for (int64_t input : ints_from(PyTuple_GET_ITEM(parts.get(), 2))) {
     program->inputs.push_back(static_cast<uint32_t>(input));

@@ -357,8 +357,9 @@ size_t KeyHash::operator()(const std::vector<uint64_t>& key) const {
 void set_thread_context(uint64_t word) { t_context = word; }
 
 uint64_t thread_context() {
-  if (!settings().precision_matters) return t_context;
-  return t_context << 8 | uint64_t(at::globalContext().float32MatmulPrecision());
+  uint64_t word = t_context << 1 | uint64_t(settings().excess_precision);
+  if (!settings().precision_matters) return word << 8;
+  return word << 8 | uint64_t(at::globalContext().float32MatmulPrecision());
 }
 
 Mark mark() {

@@ -85,6 +85,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     compose_operation(name, when.ptr(), function.ptr());
   });
   m.def("set_thread_context", &set_thread_context);
+  m.def("set_excess_precision", [](bool on) { settings().excess_precision = on; });
   m.def("set_precision_matters", [](bool on) { settings().precision_matters = on; });
   m.def("enable", [](int count) {
     process().device_count = count;

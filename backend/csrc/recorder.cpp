@@ -83,6 +83,21 @@ at::Tensor make_tensor(const TensorMeta& meta, c10::DeviceIndex device) {
   return tensor;
 }
 
+// Data-dependent sizes make new nodes for ever; past this many, the older half is forgotten.
+constexpr size_t kMostChildren = 16384;
+
+void forget_half(Node& parent) {
+  std::vector<uint64_t> ages;
+  for (auto& [key, child] : parent.children) ages.push_back(child->last_trace);
+  std::nth_element(ages.begin(), ages.begin() + ages.size() / 2, ages.end());
+  uint64_t oldest_kept = ages[ages.size() / 2];
+  parent.predicted = nullptr;
+  Gil gil;
+  for (auto it = parent.children.begin(); it != parent.children.end();) {
+    it = it->second->last_trace < oldest_kept ? parent.children.erase(it) : std::next(it);
+  }
+}
+
 class Recording {
  public:
   Recording(Operation& op, torch::jit::Stack* stack)
@@ -164,6 +179,7 @@ class Recording {
     Trace& open = trace();
     if (open.nodes.empty()) open.at = root(device);
     if (open.at != parent) return;  // another thread recorded in between: start over
+    if (open.nodes.empty() && parent->children.size() >= kMostChildren) forget_half(*parent);
     auto [place, added] = parent->children.emplace(std::move(words), nullptr);
     if (added) {
       place->second = std::move(node);
@@ -226,7 +242,6 @@ class Recording {
     }
     if (ready_executable(node, live, donated) == nullptr) {
       node->executables.push_back(std::move(program));
-      counters().programs++;
     }
     return false;
   }
@@ -272,6 +287,7 @@ class Recording {
     keyed_ = false;
     open.nodes.push_back(node);
     open.at = node;
+    node->last_trace = open.id;
 
     c10::SmallVector<c10::IValue, 4> results;
     for (const Return& result : node->returns) {

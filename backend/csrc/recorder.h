@@ -97,6 +97,7 @@ struct Settings {
   std::atomic<int> mode{0};
   std::atomic<int64_t> node_cap{1};  // nodes per trace before it is run
   std::atomic<bool> timing{false};
+  std::atomic<bool> excess_precision{false};   // part of every key
   std::atomic<bool> precision_matters{false};  // float32 products have a choice on this platform
 };
 Settings& settings();

@@ -59,12 +59,20 @@ struct Executable {
   PyObject* handlers = nullptr;
   DynamicOperand<int64_t> ints;
   DynamicOperand<double> floats;
+
+  Executable() = default;
+  Executable(const Executable&) = delete;
+  ~Executable();
 };
 
 struct Node;
 using Children = std::unordered_map<std::vector<uint64_t>, std::unique_ptr<Node>, KeyHash>;
 
 struct Node {
+  Node() = default;
+  Node(const Node&) = delete;
+  ~Node();
+
   const std::vector<uint64_t>* key = nullptr;  // owned by the parent's map
   std::vector<Return> returns;
   std::vector<std::pair<uint32_t, std::vector<int64_t>>> resize;  // out= arguments to resize first
@@ -73,6 +81,7 @@ struct Node {
   const Origin* origin = nullptr;
   PyObject* record = nullptr;
   Node* predicted = nullptr;
+  uint64_t last_trace = 0;  // the trace that last used it
   Children children;
   std::vector<std::unique_ptr<Executable>> executables;
 };

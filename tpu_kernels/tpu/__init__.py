@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import sys
+import types
 from typing import Any
 
+from tpu_kernels.backend import compiler_options
 from tpu_kernels.backend import device as _device
 from tpu_kernels.backend.device import (
     current_device,
@@ -128,6 +130,22 @@ def _is_in_bad_fork() -> bool:
     return _device.core is not None and _device.core.in_bad_fork()
 
 
+class _Module(types.ModuleType):
+    """The module with the properties that torch.tpu lets one set."""
+
+    @property
+    def allow_excess_precision(self) -> bool:
+        """May XLA keep more precision between fused 16-bit ops than torch does? Default False."""
+        return compiler_options.allow_excess_precision()
+
+    @allow_excess_precision.setter
+    def allow_excess_precision(self, allowed: bool) -> None:
+        compiler_options.set_allow_excess_precision(allowed)
+
+
+sys.modules[__name__].__class__ = _Module
+
+
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return importlib.import_module(f"torch.tpu.{name}")
@@ -137,4 +155,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_SUBMODULES, "default_generators", "eager_mode"])
+    return sorted([*__all__, *_SUBMODULES, "allow_excess_precision", "default_generators"])
