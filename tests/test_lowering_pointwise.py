@@ -100,13 +100,18 @@ def test_integers_wrap_around(name: str, dtype: torch.dtype) -> None:
     agree(getattr(torch, name), x, y, policy="FP32")
 
 
-@pytest.mark.parametrize("target", [*INTEGERS, torch.int16, torch.bool, torch.float16])
+NARROW = [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
+
+
+@pytest.mark.parametrize("target", [*INTEGERS, torch.int16, torch.bool, *NARROW])
 def test_float_casts(target: torch.dtype) -> None:
     values = torch.tensor(
         [0.0, -0.0, 0.9, -1.5, 255.9, 300.7, -129.0, 2.0**31, 3e9, 1e20, INF, NAN]
     )
-    agree(lambda x: x.to(target), values)
-    agree(lambda x: x.to(target), values.double())
+    for source in (values, values.double()):
+        want, got = source.to(target), source.to("tpu").to(target).cpu()
+        assert got.dtype == target
+        assert_close(got.double(), want.double(), "EXACT")
 
 
 @pytest.mark.parametrize("decimals", [0, 3, -3])

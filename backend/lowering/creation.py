@@ -36,6 +36,9 @@ def cast(x: Value, dtype: torch.dtype) -> Value:
         return hlo.convert(_truncate(x, dtype), dtype)
     if dtype.is_floating_point and dtype.itemsize <= 2:
         x = hlo.convert(x, torch.float32)
+    if dtype is torch.float8_e4m3fn:  # the one without infinity; torch saturates it
+        most = torch.finfo(dtype).max
+        x = hlo.minimum(hlo.maximum(x, hlo.full_like(x, -most)), hlo.full_like(x, most))
     return hlo.convert(x, dtype)
 
 
