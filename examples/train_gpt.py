@@ -17,8 +17,9 @@ from torch.nn import functional as F
 
 LAYERS, HEADS, WIDTH = 4, 4, 64
 CONTEXT, BATCH = 64, 32
-LEARNING_RATE, WARM_UP = 4e-3, 20
+LEARNING_RATE, WARM_UP = 8e-3, 20
 COMPARED = 50  # steps, as many as the tolerance of a curve speaks of
+PROMPT, TEMPERATURE = "\ndef ", 0.6
 ENOUGH_STEPS = 400  # fewer than this are a smoke run: the loss is shown, not asserted
 SOURCES = """
     argparse ast configparser dataclasses datetime decimal difflib doctest enum inspect optparse
@@ -27,11 +28,11 @@ SOURCES = """
 
 
 def corpus() -> str:
-    """The text of some modules of the standard library, in ASCII."""
+    """The text of some modules of the standard library, in ASCII, indented by tabs."""
     folder = Path(sysconfig.get_path("stdlib"))
     files = (folder / f"{name}.py" for name in SOURCES)
     text = "".join(file.read_text("utf-8") for file in files if file.exists())
-    return text.encode("ascii", "ignore").decode()
+    return text.encode("ascii", "ignore").decode().replace("    ", "\t")
 
 
 class Block(nn.Module):
@@ -63,7 +64,9 @@ class GPT(nn.Module):
     def __init__(self, characters: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.token = nn.Embedding(characters, WIDTH)
-        self.position = nn.Parameter(0.02 * torch.randn(CONTEXT, WIDTH))
+        self.position = nn.Parameter(torch.empty(CONTEXT, WIDTH))
+        for table in (self.token.weight, self.position):
+            nn.init.normal_(table, std=0.5)
         self.blocks = nn.Sequential(*(Block(dropout) for _ in range(LAYERS)))
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, characters)
@@ -88,7 +91,9 @@ def train(
     """
     torch.manual_seed(0)
     model = GPT(characters).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.99), weight_decay=0.1
+    )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: learning_rate(i, planned))
     windows = text.unfold(0, CONTEXT + 1, 1)  # a view: [len(text) - CONTEXT, CONTEXT + 1]
     choice = torch.Generator().manual_seed(0)
@@ -116,7 +121,7 @@ def sample(model: GPT, device: str, tokens: Tensor, length: int) -> Tensor:
     choice = torch.Generator().manual_seed(0)
     for _ in range(length):
         logits = model(tokens[-CONTEXT:].unsqueeze(0).to(device))[0, -1].cpu()
-        following = torch.multinomial((logits / 0.7).softmax(0), 1, generator=choice)
+        following = torch.multinomial((logits / TEMPERATURE).softmax(0), 1, generator=choice)
         tokens = torch.cat([tokens, following])
     return tokens[CONTEXT:]
 
@@ -146,8 +151,9 @@ def main(argv: list[str] | None = None) -> None:
     picture = args.out / "gpt.png"
     plot_curves(picture, "character GPT on the standard library", curves)
     print(f"curves in {picture}; a sample:\n")
-    continued = sample(model, args.device, text[:CONTEXT], args.sample)
-    print("".join(alphabet[i] for i in continued.tolist()))
+    start = written.index(PROMPT, CONTEXT) + len(PROMPT)
+    continued = sample(model, args.device, text[start - CONTEXT : start], args.sample)
+    print((PROMPT + "".join(alphabet[i] for i in continued.tolist())).expandtabs(4))
     if args.steps >= ENOUGH_STEPS:
         last = sum(losses[-20:]) / 20
         assert last < 2.2, f"loss {last:.2f} after {args.steps} steps, expected below 2.2"
