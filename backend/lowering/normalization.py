@@ -304,6 +304,27 @@ def _with_update(
     return [*results[:3], hlo.constant(0, aval[3].dtype, aval[3].shape), *results[3:]]
 
 
+def _legit(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Out of training there are no saved statistics, in torch's CPU kernel as here."""
+    statistics = (running_mean, running_var)
+    result, *_ = aten._native_batch_norm_legit_no_training(
+        input, weight, bias, *statistics, momentum, eps
+    )
+    return result, input.new_empty(0), input.new_empty(0)
+
+
+compose(aten._native_batch_norm_legit, _legit, when=lambda training, **_: not training)
+
+
 @compose(aten.native_batch_norm)
 def native_batch_norm(
     input: Tensor,
@@ -315,15 +336,12 @@ def native_batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Its schema hides that it writes to the running statistics; the op called here says so."""
+    """Its schema hides that it writes to the running statistics; the ops called here say so."""
     if running_mean is None or running_var is None:
         return aten._native_batch_norm_legit.no_stats(input, weight, bias, training, momentum, eps)
     statistics = (running_mean, running_var)
-    if not training:
-        return aten._native_batch_norm_legit_no_training(
-            input, weight, bias, *statistics, momentum, eps
-        )
-    return aten._native_batch_norm_legit(input, weight, bias, *statistics, True, momentum, eps)
+    legit = aten._native_batch_norm_legit if training else _legit
+    return legit(input, weight, bias, *statistics, training, momentum, eps)
 
 
 @lower(aten.native_batch_norm_backward)
