@@ -7,40 +7,51 @@ that order; waiting for another stream is therefore free, and never wrong.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 
 from . import device as _device
 
 
-class Stream(torch.Stream):
-    """A stream of the device. `priority` and `pinned` are accepted and change nothing."""
+class _Of(type):
+    """Classes whose instances are torch's own objects: torch compares exact types."""
 
-    def __new__(
-        cls, device: object = None, priority: int = 0, *, pinned: object = None, **ids: int
-    ) -> Stream:
-        if ids:
-            return super().__new__(cls, priority=priority, **ids)
+    made: type
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, cls.made) and instance.device.type == "tpu"
+
+
+class Stream(metaclass=_Of):
+    """A torch.Stream of the device. `priority` and `pinned` are accepted and change nothing."""
+
+    made = torch.Stream
+
+    def __new__(  # type: ignore[misc]
+        cls, device: object = None, priority: int = 0, *, pinned: object = None
+    ) -> torch.Stream:
         _device._lazy_init()
-        place = torch.device("tpu", _device.index_of(device))
-        return super().__new__(cls, device=place, priority=priority)
+        return torch.Stream(torch.device("tpu", _device.index_of(device)), priority=priority)
 
 
-class Event(torch.Event):
-    """An event of the device; with enable_timing, elapsed_time gives milliseconds of host time."""
+class Event(metaclass=_Of):
+    """A torch.Event of the device; elapsed_time, with enable_timing, is host milliseconds."""
 
-    def __new__(
+    made = torch.Event
+
+    def __new__(  # type: ignore[misc]
         cls,
         enable_timing: bool = False,
         blocking: bool = False,
         interprocess: bool = False,
         external: bool = False,
         device: object = None,
-    ) -> Event:
+    ) -> torch.Event:
         _device._lazy_init()
         place = torch.device("tpu", _device.index_of(device))
-        return super().__new__(
-            cls, place, enable_timing=enable_timing, blocking=blocking, interprocess=interprocess
+        return torch.Event(
+            place, enable_timing=enable_timing, blocking=blocking, interprocess=interprocess
         )
 
 

@@ -1,5 +1,6 @@
 #include "cell.h"
 
+#include <c10/core/AutogradState.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <array>
 #include <mutex>
@@ -22,8 +23,19 @@ std::vector<Cell*>& dead_cells() {
 void delete_cell(void* context) {
   if (is_off()) return;  // the parent's runtime is not ours to touch
   auto* cell = static_cast<Cell*>(context);
+  addresses().give_back(cell->address, cell->nbytes);
   std::lock_guard<std::mutex> lock(dead_mutex);
   dead_cells().push_back(cell);
+}
+
+// Device threads of autograd gain a recorder nothing: an op is only recorded there. Said where a
+// thread first makes a device tensor, since a backward may be the first thing it then does; the
+// engine may also have started, for CPU tensors, before there was a device to make a thread for.
+void keep_backward_on_this_thread() {
+  thread_local bool done = false;
+  if (done) return;
+  done = true;
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
 }
 
 void raise_peak(MemoryUse& use, int64_t now) {
@@ -76,6 +88,7 @@ c10::Allocator* allocator() {
 }
 
 c10::DataPtr allocate(size_t nbytes, c10::DeviceIndex device) {
+  keep_backward_on_this_thread();
   auto* cell = new Cell();
   try {
     cell->address = addresses().take(nbytes);
@@ -133,9 +146,13 @@ std::vector<Cell*> take_dead_cells() {
   return cells;
 }
 
+bool has_dead_cells() {
+  std::lock_guard<std::mutex> lock(dead_mutex);
+  return !dead_cells().empty();
+}
+
 void free_cell(Cell* cell) {
   set_value(cell, nullptr);
-  addresses().give_back(cell->address, cell->nbytes);
   delete cell;
 }
 

@@ -80,6 +80,7 @@ void set_value(Cell* cell, PyObject* value, bool donated = false);
 // before it calls free_cell on each.
 std::vector<Cell*> take_dead_cells();
 void free_cell(Cell* cell);
+bool has_dead_cells();
 
 // Bytes held by values, for one device.
 struct MemoryUse {

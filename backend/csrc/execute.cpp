@@ -331,7 +331,13 @@ void run_trace(bool rethrow, Executable* program) {
 void flush() {
   if (!process().ready || is_off()) return;
   Queue queue;
-  run_trace(false);
+  if (trace().nodes.empty()) {
+    if (!has_dead_cells()) return;
+    Gil gil;
+    free_dead_cells();
+  } else {
+    run_trace(false);
+  }
 }
 
 PyObject* marker(c10::DeviceIndex device) {

@@ -2,7 +2,6 @@
 
 #include <ATen/Tensor.h>
 #include <ATen/native/Resize.h>
-#include <c10/core/AutogradState.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -358,14 +357,6 @@ void check_process() {
   TORCH_CHECK(!state.exiting, "tpu: the interpreter is shutting down");
 }
 
-// Device threads of autograd gain a recorder nothing: every op is only recorded there.
-void keep_backward_on_this_thread() {
-  thread_local bool done = false;
-  if (done) return;
-  done = true;
-  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
-}
-
 // A call whose result belongs on another device, such as _to_copy(device="cpu").
 bool leaves_device(const Operation& op, const torch::jit::Stack& stack) {
   const auto* arguments = stack.data() + stack.size() - op.arguments.size();
@@ -404,7 +395,6 @@ void resolve_bits(const Operation& op, torch::jit::Stack* stack) {
 
 void record(Operation& op, torch::jit::Stack* stack) {
   check_process();
-  keep_backward_on_this_thread();
   if (leaves_device(op, *stack)) {
     op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
     return;

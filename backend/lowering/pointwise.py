@@ -64,6 +64,17 @@ def _subtract(x: Value, y: Value, alpha: Value) -> Value:
     return hlo.subtract(x, hlo.multiply(alpha, y))
 
 
+def _not_of_bool(lowering: Callable[..., Value]) -> Callable[..., Value]:
+    """Refuse bool operands; the recorder then raises with the CPU kernel's words."""
+
+    def lowered(*, aval: Aval, **operands: object) -> Value:
+        if any(isinstance(x, Value) and x.dtype is torch.bool for x in operands.values()):
+            raise RuntimeError("this operator does not take a bool tensor")
+        return lowering(aval=aval, **operands)
+
+    return lowered
+
+
 def _true_divide(self: Value, other: object, aval: Aval) -> Value:
     quotient = e.divide if scalar(other).numel == 1 else hlo.divide
     return apply(quotient, [self, other], aval, INT_TO_FLOAT)
@@ -85,8 +96,12 @@ def _addcdiv(x: Value, y: Value, z: Value, value: Value) -> Value:
 
 
 each(aten.add, "Tensor Scalar", scaled(_add, "alpha"))
-each(aten.sub, "Tensor Scalar", scaled(_subtract, "alpha"))
-each(aten.rsub, "Tensor Scalar", scaled(lambda x, y, alpha: _subtract(y, x, alpha), "alpha"))
+each(aten.sub, "Tensor Scalar", _not_of_bool(scaled(_subtract, "alpha")))
+each(
+    aten.rsub,
+    "Tensor Scalar",
+    _not_of_bool(scaled(lambda x, y, alpha: _subtract(y, x, alpha), "alpha")),
+)
 each(aten.mul, "Tensor Scalar", pointwise(hlo.multiply))
 each(aten.div, "Tensor Scalar", _true_divide)
 each(aten.div, "Tensor_mode Scalar_mode", _divide)
@@ -98,7 +113,7 @@ each(aten.addcdiv, "default", scaled(_addcdiv, "value"))
 each(aten.lerp, "Tensor", pointwise(e.lerp))
 each(aten.lerp, "Scalar", scaled(e.lerp, "weight"))
 each(aten.pow, "Tensor_Tensor Scalar", pointwise(e.power))
-lower(aten.neg, pointwise(hlo.negate))
+lower(aten.neg, _not_of_bool(pointwise(hlo.negate)))
 lower(aten.abs, pointwise(e.absolute, COMPLEX_TO_FLOAT))
 lower(aten.sign, pointwise(e.sign))
 lower(aten.sgn, pointwise(e.sign))
