@@ -19,7 +19,7 @@ def run_example(name: str, *options: str | Path) -> str:
         runpy.run_path(sys.argv[0], run_name="__main__")
         assert "jax" not in sys.modules, "the example imported jax"
     """
-    return output(text, timeout=600)
+    return output(text, timeout=600, OMP_NUM_THREADS="1")
 
 
 def test_every_example_is_run() -> None:
