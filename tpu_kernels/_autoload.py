@@ -43,11 +43,30 @@ def activate() -> None:
     torch._register_device_module("tpu", tpu)
     torch.set_autocast_dtype("tpu", torch.bfloat16)  # torch's own choice would be float16
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=False)
+    torch.serialization.register_package(_BEFORE_TORCHS_OWN, _location, _restore)
     device = _device()
     if device.wanted():
         device.enable()
     else:
         device.load_core(compile_if_missing=False)
+
+
+# torch registers PrivateUse1 devices with 23, and asks there whether a device is available.
+_BEFORE_TORCHS_OWN = 15
+
+
+def _location(storage: torch.UntypedStorage) -> str | None:
+    """The tag that torch.save gives a storage of the device."""
+    return f"tpu:{storage.device.index}" if storage.device.type == "tpu" else None
+
+
+def _restore(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
+    """Where torch.load puts it. Loading to "tpu" is using the device."""
+    if location.partition(":")[0] != "tpu":
+        return None
+    place = torch.device(location)
+    _device()._lazy_init()
+    return storage.to(device=torch.device("tpu", place.index or 0))
 
 
 def _device() -> ModuleType:
