@@ -135,7 +135,7 @@ def _parameters(op: OpOverload, function: Callable, schema: list[str]) -> frozen
 
 class Composition(NamedTuple):
     """An op run as Python code. `when` is None for always, else asked with the arguments by name;
-    its answer may depend only on dtypes, devices and ranks."""
+    its answer may depend only on the tensors' dtypes, devices and ranks, and on bools and ints."""
 
     function: Callable
     when: Callable[..., bool] | None

@@ -17,6 +17,9 @@ bool is_composed(Operation& op, const c10::IValue* arguments) {
   };
   for (size_t i = 0; i < op.arguments.size(); i++) {
     if (arguments[i].isTensor()) add(arguments[i].toTensor());
+    if (arguments[i].isNone()) kinds.push_back(2);
+    if (arguments[i].isBool()) kinds.push_back(4 | uint64_t(arguments[i].toBool()));
+    if (arguments[i].isInt()) kinds.push_back(static_cast<uint64_t>(arguments[i].toInt()) << 3);
     if (!arguments[i].isList() || arguments[i].isIntList()) continue;
     for (const c10::IValue& item : arguments[i].toListRef()) {
       add(item.isTensor() ? item.toTensor() : at::Tensor());
