@@ -155,3 +155,25 @@ CONJUGATE_WRITES: list[Callable[[torch.Tensor], object]] = [
     lambda x: x.conj().imag.add_(1),
     lambda x: x.conj().imag[1::2].copy_(torch.ones(2)),
 ]
+
+
+def test_copy_between_dtypes_of_one_memory() -> None:
+    """The same address, sizes and strides: yet not a copy onto itself."""
+
+    def copied(dev: str) -> list[float]:
+        x = torch.arange(6.0).to(dev)
+        return x.copy_(x.view(torch.int32)).tolist()
+
+    assert copied("tpu") == copied("cpu")
+
+
+def test_offsets_by_value_and_by_operand_are_told_apart() -> None:
+    """(3, 2) strided by (3, 2): some offsets cross a row of the base and are constants."""
+
+    def scaled(dev: str, offset: int) -> list[list[float]]:
+        x = torch.arange(40.0).view(2, 5, 4).to(dev)
+        x.as_strided((3, 2), (3, 2), offset).mul_(2)
+        return x.tolist()
+
+    for offset in (*range(31), *reversed(range(31))):
+        assert scaled("tpu", offset) == scaled("cpu", offset), offset
