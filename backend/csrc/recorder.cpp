@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <thread>
 
 #include "clock.h"
 #include "device.h"
@@ -20,6 +21,11 @@ namespace {
 std::mutex& queue_mutex() {
   static auto* mutex = new std::mutex();
   return *mutex;
+}
+
+std::atomic<std::thread::id>& queue_owner() {
+  static auto* owner = new std::atomic<std::thread::id>();
+  return *owner;
 }
 
 }  // namespace
@@ -50,6 +56,10 @@ Queue::Queue() { acquire(); }
 Queue::~Queue() { release(); }
 
 void Queue::acquire() {
+  // A signal handler or finaliser that Python ran inside one of our callbacks.
+  TORCH_CHECK(queue_owner() != std::this_thread::get_id(),
+              "tpu: the device was used by a signal handler or finaliser while this thread was "
+              "running an operation on it; let the handler set a flag and act on that later");
   if (!queue_mutex().try_lock()) {
     if (PyGILState_Check()) {
       PyThreadState* state = PyEval_SaveThread();
@@ -60,11 +70,14 @@ void Queue::acquire() {
     }
   }
   held_ = true;
+  queue_owner() = std::this_thread::get_id();
 }
 
 void Queue::release() {
-  if (held_) queue_mutex().unlock();
+  if (!held_) return;
   held_ = false;
+  queue_owner() = std::thread::id();
+  queue_mutex().unlock();
 }
 
 
