@@ -146,6 +146,8 @@ def _parts(pool: random.Random, rng: random.Random, t: torch.Tensor) -> str:
 def _as_dtype(pool: random.Random, rng: random.Random, t: torch.Tensor) -> str:
     if t.dtype is torch.bool:
         return ".view(torch.uint8).clone()"  # a byte other than 0 and 1 is no bool
+    if t.ndim and (t.shape[-1] == 1 or t.numel() == 0):
+        return ".clone()"  # torch looks at the last stride, which addresses nothing here
     dtypes = [torch.int32, torch.int16, torch.uint8, torch.int64, torch.float32, torch.bfloat16]
     return f".view({pool.choice(dtypes)})"
 
@@ -179,7 +181,7 @@ VIEWS: list[Expression] = [
     lambda pool, rng, t: pool.choice([".detach()", ".data", ".view_as(%s)", ".contiguous()"]),
     lambda pool, rng, t: pool.choice([".clone()", ".mul(2)", ".add(1)", ".to(torch.float32)"]),
     lambda pool, rng, t: pool.choice(
-        [".__deepcopy__({})", ".sub(1)", ".cpu().contiguous().clone().to(dev)"]
+        [".__deepcopy__({})", ".add(2)", ".cpu().contiguous().clone().to(dev)"]
     ),
     lambda pool, rng, t: ".clone(memory_format=torch.channels_last)" if t.ndim == 4 else ".clone()",
 ]
@@ -266,7 +268,9 @@ def _resize(pool: random.Random, rng: random.Random, x: str, live: dict) -> Stat
 
 
 def _set(pool: random.Random, rng: random.Random, x: str, live: dict) -> Statement:
-    other = rng.choice([name for name in live if live[name].dtype == live[x].dtype])
+    # torch refuses `.data =` between tensors of such a device whose conjugate bits differ.
+    kind_of = lambda t: (t.dtype, t.is_conj(), t.is_neg())  # noqa: E731
+    other = rng.choice([name for name in live if kind_of(live[name]) == kind_of(live[x])])
     t = live[other]
     kind = pool.choice(["whole", "storage", "data", "empty"])
     if kind == "whole":
