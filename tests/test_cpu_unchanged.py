@@ -8,56 +8,108 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 SCRIPT = Path(__file__).with_name("cpu_behaviour.py")
 
-# What registering a device changes all the same (README has the same table). Outcomes with us.
-EXPECTED: dict[str, str] = {
+NO_ALLOCATOR = (
+    "RuntimeError: device_allocator INTERNAL ASSERT FAILED at "
+    '"/__w/pytorch/pytorch/c10/core/CachingDeviceAllocator.h":261, please report a bug to PyTorch. '
+    "Allocator for tpu is not a DeviceAllocator."
+)
+NO_HOOKS = (
+    "RuntimeError: Please register PrivateUse1HooksInterface by "
+    "`RegisterPrivateUse1HooksInterface` first."
+)
+NOT_LINKED = "RuntimeError: PyTorch is not linked with support for tpu devices"
+
+# What registering a device changes all the same, {probe: outcome with us}; README tells users.
+ALWAYS = {
     "accelerator.current_accelerator": "device(type='tpu')",
-    "bare_stream": "",
-    "bare_event": "",
-    "modules": "",
+    "device_of_an_index": "device(type='tpu', index=0)",
+    "profiler_activities": "['ProfilerActivity.CPU', 'ProfilerActivity.TPU']",
+}
+EXPECTED: dict[str, dict[str, str]] = {
+    # The core is built: memory is asked of, and pinned by, a device that is there when asked for.
+    "built": ALWAYS
+    | {
+        "accelerator.empty_cache": "None",
+        "accelerator.memory_stats": "OrderedDict()",
+        "accelerator.memory_allocated": "0",
+        "accelerator.max_memory_allocated": "0",
+        "pinned_empty": "True",
+        "pinned_tensor": "True",
+    },
+    # Before the first use of the device, which builds it: torch's own words for what is missing.
+    "not built": ALWAYS
+    | {
+        "accelerator.empty_cache": NO_ALLOCATOR,
+        "accelerator.memory_stats": NO_ALLOCATOR,
+        "accelerator.memory_allocated": NO_ALLOCATOR,
+        "accelerator.max_memory_allocated": NO_ALLOCATOR,
+        "pinned_empty": NO_HOOKS,
+        "pinned_tensor": NO_HOOKS,
+        "process_group": NO_HOOKS,  # without a backend; init_process_group("gloo") is as before
+        "bare_stream": NOT_LINKED,
+        "bare_event": NOT_LINKED,
+    },
 }
 
 
-def environment(with_us: bool) -> dict[str, str]:
+def environment(**more: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("TPU_", "TORCH_"))}
-    return kept if with_us else kept | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    return kept | more
 
 
-def behaviour(with_us: bool, folder: Path) -> dict[str, str]:
-    out = folder / f"{with_us}.json"
+WITHOUT = environment(TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+
+
+def behaviour(variables: dict[str, str], out: Path) -> dict[str, str]:
     command = [sys.executable, str(SCRIPT), str(out)]
-    done = subprocess.run(command, env=environment(with_us), capture_output=True, text=True)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(out.read_text())
 
 
+@pytest.fixture(scope="module")
+def without(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return behaviour(WITHOUT, tmp_path_factory.mktemp("without") / "outcomes.json")
+
+
 @pytest.mark.slow
-def test_only_the_listed_differences(tmp_path: Path) -> None:
-    without, with_us = behaviour(False, tmp_path), behaviour(True, tmp_path)
+@pytest.mark.parametrize("state", EXPECTED)
+def test_only_the_listed_differences(state: str, without: dict[str, str], tmp_path: Path) -> None:
+    torch.ones(1, device="tpu")  # builds the core
+    missing = {"TPU_KERNELS_CORE_DIR": str(tmp_path)} if state == "not built" else {}
+    with_us = behaviour(environment(**missing), tmp_path / "outcomes.json")
     different = {name: with_us[name] for name in without if with_us[name] != without[name]}
-    assert different == EXPECTED
+    assert different == EXPECTED[state]
 
 
 def test_import_brings_few_modules() -> None:
-    """Neither jax, jaxlib nor the lowering table: what makes an import slow."""
+    """No jax, no jaxlib, no lowering: what would make an import slow."""
     script = "import sys, torch; print(*sorted(sys.modules))"
-    without, with_us = (
-        set(subprocess.check_output([sys.executable, "-c", script], env=environment(us)).split())
-        for us in (False, True)
+    before, after = (
+        set(subprocess.check_output([sys.executable, "-c", script], env=env, text=True).split())
+        for env in (WITHOUT, environment())
     )
-    assert {name.decode() for name in with_us - without} == set()
+    new = {name for name in after - before if name not in sys.stdlib_module_names}
+    assert {name.partition(".")[0] for name in new} - sys.stdlib_module_names <= {
+        "torch",  # torch.tpu, under which the device module is known
+        "ml_dtypes",
+        "tpu_kernels",
+    }
+    for late in ("lowering", "hlo", "registry", "recorder", "program", "pjrt", "pjrt_jaxlib"):
+        assert f"tpu_kernels.backend.{late}" not in new
 
 
 @pytest.mark.slow
 def test_import_time_is_reported() -> None:
-    """For the reader (pytest -rP): the time decides nothing."""
-    script = "import time; t = time.perf_counter(); import torch; print(time.perf_counter() - t)"
-    seconds: dict[bool, list[float]] = {False: [], True: []}
-    for _ in range(5):
-        for with_us, times in seconds.items():
-            command = [sys.executable, "-c", script]
-            times.append(float(subprocess.check_output(command, env=environment(with_us))))
-    without, more = statistics.median(seconds[False]), statistics.median(seconds[True])
-    print(f"import torch: {without:.2f} s, with the device registered {more - without:+.2f} s")
+    """For the reader (pytest -rP): processor seconds, and they decide nothing."""
+    command = [sys.executable, "-c", "import time, torch; print(time.process_time())"]
+    pairs = [
+        [float(subprocess.check_output(command, env=env)) for env in (WITHOUT, environment())]
+        for _ in range(5)
+    ]
+    plain, more = (statistics.median(times) for times in zip(*pairs, strict=True))
+    print(f"import torch: {plain:.2f} s, with the device registered {more - plain:+.2f} s")
