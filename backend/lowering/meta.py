@@ -18,6 +18,29 @@ def _convolution_backward(
     return aten.convolution_backward(grad_output, input, weight, bias_sizes, *rest)
 
 
+def _gru_cell(
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    hx: Tensor,
+    input_bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(hx), hx.new_empty(hx.shape[0], 5 * hx.shape[1])
+
+
+def _gru_cell_backward(
+    grad_hy: Tensor, workspace: Tensor, has_bias: bool
+) -> tuple[Tensor | None, ...]:
+    batch, hidden = grad_hy.shape
+    gates = [grad_hy.new_empty(batch, 3 * hidden) for _ in range(2)]
+    biases = [grad_hy.new_empty(3 * hidden) if has_bias else None for _ in range(2)]
+    return *gates, torch.empty_like(grad_hy), *biases
+
+
+def _like_self(grad_output: Tensor, self: Tensor, *rest: object) -> Tensor:
+    return torch.empty_like(self, memory_format=torch.contiguous_format)
+
+
 _library.impl("convolution_overrideable", lambda *arguments: aten.convolution(*arguments))
 _library.impl("convolution_backward_overrideable", _convolution_backward)
 for _step in (
@@ -27,3 +50,7 @@ for _step in (
     "_fused_adamw_.tensor_lr",
 ):
     _library.impl(_step, lambda *_, **__: None)
+_library.impl("_thnn_fused_gru_cell", _gru_cell)
+_library.impl("_thnn_fused_gru_cell_backward", _gru_cell_backward)
+_library.impl("multi_margin_loss_backward", _like_self)
+_library.impl("multilabel_margin_loss_backward", _like_self)
