@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from .. import hlo
 from ..hlo import Value
@@ -104,6 +105,48 @@ def nll_loss_backward(
     return hlo.select(chosen, hlo.negate(grad), hlo.zeros_like(grad))
 
 
+# Margins.
+
+
+def _per_sample(grad_output: Tensor, classes: int, samples: int, reduction: int) -> Tensor:
+    """The share of grad_output that falls to one class of one sample: [n, 1] or [1, 1]."""
+    share = grad_output.reshape(-1, 1) / classes
+    return share / samples if reduction == _MEAN else share
+
+
+def multi_margin_loss_backward(
+    grad_output: Tensor,
+    self: Tensor,
+    target: Tensor,
+    p: float,
+    margin: float,
+    weight: Tensor | None = None,
+    reduction: int = _MEAN,
+) -> Tensor:
+    x, target = self.reshape(-1, self.shape[-1] if self.ndim else 1), target.reshape(-1, 1)
+    own = torch.arange(x.shape[1], device=x.device) == target
+    excess = margin - x.gather(1, target) + x
+    slope = torch.where(own | (excess <= 0), 0.0, 1.0 if p == 1 else p * excess)
+    if weight is not None:
+        slope = slope * weight[target]
+    slope = torch.where(own, -slope.sum(1, keepdim=True), slope)
+    return (slope * _per_sample(grad_output, x.shape[1], x.shape[0], reduction)).reshape(self.shape)
+
+
+def multilabel_margin_loss_backward(
+    grad_output: Tensor, self: Tensor, target: Tensor, reduction: int, is_target: Tensor
+) -> Tensor:
+    """Every target before the first -1 against every class that is none: [n, target, class]."""
+    classes = self.shape[-1] if self.ndim else 1
+    x, target, own = (v.reshape(-1, classes) for v in (self, target, is_target))
+    counted = (target >= 0).cumprod(1)
+    safe = target.clamp(min=0)
+    excess = 1 - x.gather(1, safe).unsqueeze(2) + x.unsqueeze(1)
+    active = (excess > 0) * (1 - own).unsqueeze(1) * counted.unsqueeze(2)
+    slope = active.sum(1).scatter_add(1, safe, -active.sum(2))
+    return (slope * _per_sample(grad_output, x.shape[1], x.shape[0], reduction)).reshape(self.shape)
+
+
 lower(aten.nll_loss_forward, nll_loss_forward)
 lower(aten.nll_loss_backward, nll_loss_backward)
 lower(aten.nll_loss2d_forward, nll_loss_forward)
@@ -124,3 +167,5 @@ decompose(
     aten.soft_margin_loss,
     aten.soft_margin_loss_backward,
 )
+decompose(aten.multi_margin_loss_backward, using=multi_margin_loss_backward)
+decompose(aten.multilabel_margin_loss_backward, using=multilabel_margin_loss_backward)
