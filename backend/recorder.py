@@ -143,9 +143,15 @@ def check_bounds(name: str, arguments: tuple) -> None:
 
 # Values.
 
+_MOST_DIMENSIONS = 64  # of a numpy array
+
 
 def put(memory: memoryview, dtype: torch.dtype, sizes: tuple, device: int) -> object:
     """A device array with a copy of host memory, row-major."""
+    if len(sizes) > _MOST_DIMENSIONS:
+        raise RuntimeError(
+            f"tpu: only tensors with up to {_MOST_DIMENSIONS} dims are supported, got {len(sizes)}"
+        )
     array = np.frombuffer(memory, NUMPY[dtype]).reshape(sizes)
     return pjrt.client().put(array, device)
 
