@@ -117,6 +117,8 @@ def _flat(self: Tensor, index: Tensor, **_: object) -> list[Bound]:
 
 
 def _embedding(weight: Tensor, indices: Tensor, **_: object) -> list[Bound]:
+    if weight.ndim != 2:
+        return []  # refused for that
     return [Bound(indices, 0, weight.shape[0], "index out of range in self")]
 
 
@@ -135,6 +137,21 @@ def _classes(self: Tensor, target: Tensor, ignore_index: int, **_: object) -> li
     labels = target.cpu()
     classes = self.shape[0 if self.ndim == 1 else 1]
     return [Bound(labels[labels != ignore_index], 0, classes, "Target {index} is out of bounds.")]
+
+
+def _weights(self: Tensor, num_samples: int, replacement: bool, **_: object) -> Iterable[Bound]:
+    """Not indices, but in the same need: what a multinomial draws from is a distribution."""
+    rows = self.detach().cpu().double()
+    finite, positive = rows.isfinite().all(), bool((rows >= 0).all())
+    if replacement and num_samples > 1:
+        entry = "invalid multinomial distribution (encountering probability entry {})"
+        signs, limits = entry.format("< 0"), entry.format("= infinity or NaN")
+    else:
+        signs = limits = "probability tensor contains either `inf`, `nan` or element < 0"
+    yield Bound(torch.tensor(positive or not finite), 1, 2, signs, RuntimeError)
+    yield Bound(finite, 1, 2, limits, RuntimeError)
+    message = "invalid multinomial distribution (sum of probabilities <= 0)"
+    yield Bound((rows.sum(-1) > 0), 1, 2, message, RuntimeError)
 
 
 _scatter = _along("", RuntimeError)
@@ -161,6 +178,7 @@ BOUNDS: dict[OpOverload, Callable[..., Iterable[Bound]]] = {
     aten.embedding.default: _embedding,
     aten.embedding_dense_backward.default: _embedding_backward,
     aten.masked_scatter.default: _masked_scatter,
+    aten.multinomial.default: _weights,
     aten.nll_loss_forward.default: _classes,
     aten.nll_loss2d_forward.default: _classes,
 }

@@ -37,6 +37,8 @@ def _window(
     stride, padding, dilation = (
         tuple(x) * (rank if len(x) == 1 else 1) for x in (stride, padding, dilation)
     )
+    if any(p < 0 for p in padding):
+        raise ValueError(f"negative padding is not supported, got {list(padding)}")
     return Window(stride, padding, dilation, groups)
 
 

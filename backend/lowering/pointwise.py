@@ -76,7 +76,8 @@ def _not_of_bool(lowering: Callable[..., Value]) -> Callable[..., Value]:
 
 
 def _true_divide(self: Value, other: object, aval: Aval) -> Value:
-    quotient = e.divide if scalar(other).numel == 1 else hlo.divide
+    spread = scalar(other).numel < math.prod(aval.shape) or scalar(other).numel == 1
+    quotient = e.divide if spread else hlo.divide
     return apply(quotient, [self, other], aval, INT_TO_FLOAT)
 
 
@@ -297,9 +298,11 @@ each(aten.__irshift__, "Tensor Scalar", pointwise(e.shift_right))
 
 
 def composed_of_parts(function: Callable[..., Value]) -> Callable:
-    """Two real operands make a complex result."""
+    """Two real operands of one dtype make a complex result."""
 
     def lowered(*, aval: Aval, **parts: Value) -> Value:
+        if len({part.dtype for part in parts.values()}) != 1:
+            raise TypeError(f"{' and '.join(parts)} must have one dtype")
         return function(*promoted(*parts.values(), shape=aval.shape))
 
     return lowered

@@ -212,6 +212,10 @@ decompose(aten.native_dropout_backward)
 @lower(aten.multinomial)
 def _multinomial(self: Value, num_samples: int, replacement: bool, aval: Aval, rng: Rng) -> Value:
     """Indices drawn with the given weights along the last dimension."""
+    if not self.dtype.is_floating_point:
+        raise TypeError(f"multinomial: weights must be floating-point numbers, got {self.dtype}")
+    if num_samples <= 0 or self.shape[-1] > _greatest(torch.float32):
+        raise ValueError(f"multinomial: cannot draw {num_samples} of {self.shape[-1]} categories")
     weights = hlo.convert(self, _wide(self.dtype))
     return (_independent if replacement else _distinct)(rng, weights, num_samples)
 
