@@ -15,6 +15,12 @@ def _same(op: str, x: Value, y: Value) -> None:
         raise TypeError(f"hlo.{op}: operands differ: {x.type} and {y.type}")
 
 
+def _ordered(op: str, x: Value) -> None:
+    """XLA's simplifier aborts the process where complex constants are put in order."""
+    if x.dtype.is_complex:
+        raise NotImplementedError(f"{op}: complex numbers have no order ({x.dtype})")
+
+
 def _unary(op: str, dialect: str = "stablehlo") -> Callable[[Value], Value]:
     def unary(x: Value) -> Value:
         if dialect == "chlo":
@@ -28,6 +34,8 @@ def _unary(op: str, dialect: str = "stablehlo") -> Callable[[Value], Value]:
 def _binary(op: str) -> Callable[[Value, Value], Value]:
     def binary(x: Value, y: Value) -> Value:
         _same(op, x, y)
+        if op in ("maximum", "minimum"):
+            _ordered(op, x)
         return emit(f"stablehlo.{op} {x.name}, {y.name} : {x.type}", x.shape, x.dtype)
 
     binary.__name__ = op
@@ -140,6 +148,8 @@ def complex_(re: Value, im: Value) -> Value:
 def compare(direction: str, x: Value, y: Value, total_order: bool = False) -> Value:
     """`direction` is one of EQ NE LT LE GT GE; total order puts -NaN < -0 < +0 < NaN."""
     _same(f"compare {direction}", x, y)
+    if direction not in ("EQ", "NE"):
+        _ordered(f"compare {direction}", x)
     kind = ", TOTALORDER" if total_order else ""
     out = Value("", x.shape, torch.bool)
     text = f"stablehlo.compare {direction}, {x.name}, {y.name}{kind} : ({x.type}, {y.type})"
@@ -183,6 +193,7 @@ def select(predicate: Value, on_true: Value, on_false: Value) -> Value:
 
 def clamp(low: Value, x: Value, high: Value) -> Value:
     """min(max(x, low), high); low and high have x's shape or are scalars."""
+    _ordered("clamp", x)
     text = f"stablehlo.clamp {low.name}, {x.name}, {high.name} : "
     return emit(text + f"({low.type}, {x.type}, {high.type}) -> {x.type}", x.shape, x.dtype)
 
@@ -193,6 +204,9 @@ def convert(x: Value, dtype: torch.dtype) -> Value:
         return x
     if dtype is torch.bool:
         return ne(x, zeros_like(x))
+    if x.dtype is torch.bool and (dtype.is_floating_point or dtype.is_complex):
+        # XLA makes a select of multiply(convert(mask), y), and 0 * NaN and 0 * inf become 0.
+        return select(x, constant(1, dtype, x.shape), constant(0, dtype, x.shape))
     if x.dtype.is_complex and not dtype.is_complex:
         return convert(real(x), dtype)
     out = Value("", x.shape, dtype)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 import torch
+from torch._prims_common import canonicalize_dim
 
 from .. import hlo
 from ..hlo import Value
@@ -16,7 +17,8 @@ aten = torch.ops.aten
 
 
 def _dims(x: Value, dim: int) -> list[int]:
-    return [dim % x.ndim] if x.ndim else []
+    dim = canonicalize_dim(x.ndim, dim)
+    return [dim] if x.ndim else []
 
 
 def _shifted(x: Value, dims: list[int]) -> Value:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
+from torch._prims_common import canonicalize_dim
 
 from .. import hlo
 from ..hlo import Value
@@ -47,9 +48,9 @@ def _key(x: Value) -> Value | None:
 
 def sort_pairs(x: Value, dim: int, descending: bool = False) -> tuple[Value, Value]:
     """x sorted along `dim`, and where each element came from (i64)."""
+    dim = canonicalize_dim(x.ndim, dim)
     if x.ndim == 0:
         return x, hlo.constant(0, torch.int64)
-    dim %= x.ndim
     index, key = hlo.iota(x.shape, dim), _key(x)
     if key is None or x.shape[dim] >= 2**32:
         values, order = hlo.sort([x, index], dim, _before(descending))
