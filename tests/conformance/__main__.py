@@ -24,9 +24,10 @@ START_LIMIT = 600  # seconds until a worker is ready: the core may have to be co
 class Worker:
     """A process that judges one operator at a time; a dead or late one is replaced."""
 
-    def __init__(self, device: str, samples: int, limit: float) -> None:
-        self.command = [sys.executable, "-m", "tests.conformance.worker", device, str(samples)]
-        self.limit = limit
+    def __init__(self, options: argparse.Namespace) -> None:
+        arguments = [options.device, str(options.samples), options.dtype]
+        self.command = [sys.executable, "-m", "tests.conformance.worker", *arguments]
+        self.dtype, self.limit = options.dtype, options.limit
         self.process: subprocess.Popen[str] | None = None
         self.lines: queue.Queue[str | None] = queue.Queue()
 
@@ -63,7 +64,7 @@ class Worker:
 
     def _lost(self, name: str, why: str) -> dict:
         self.close()
-        dtype = str(dtype_of(database()[name])).removeprefix("torch.")
+        dtype = str(dtype_of(database()[name], self.dtype)).removeprefix("torch.")
         return asdict(Verdict(name, dtype, failed=1, failure=why))
 
 
@@ -75,7 +76,8 @@ def _pump(source: IO[str], lines: queue.Queue[str | None]) -> None:
 
 def wanted(options: argparse.Namespace, done: dict[str, dict]) -> Iterator[str]:
     index, of = (int(part) for part in options.shard.split("/"))
-    names = options.only.split(",") if options.only else database()
+    chosen = options.only.split(",") if options.only else database()
+    names = [n for n in chosen if not options.dtype or dtype_of(database()[n], options.dtype)]
     for position, name in enumerate(names):
         if name not in EXCLUDED and name not in done and position % of == index:
             yield name
@@ -84,6 +86,7 @@ def wanted(options: argparse.Namespace, done: dict[str, dict]) -> Iterator[str]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     parser.add_argument("--device", default="tpu")
+    parser.add_argument("--dtype", default="", help="float32, or what each operator takes first")
     parser.add_argument("--shard", default="0/1", metavar="I/N", help="every N-th, from I")
     parser.add_argument("--only", metavar="NAMES", help="separated by commas")
     parser.add_argument("--samples", type=int, default=3, help="of each operator")
@@ -101,7 +104,7 @@ def main() -> int:
         record.unlink(missing_ok=True)
     lines = record.read_text().splitlines() if record.exists() else []
     done = {verdict["op"]: verdict for verdict in map(json.loads, lines)}
-    worker = Worker(options.device, options.samples, options.limit)
+    worker = Worker(options)
     names = list(wanted(options, done))
     for count, name in enumerate(names, 1):
         verdict = done[name] = worker.judge(name)

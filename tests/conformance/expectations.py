@@ -78,7 +78,18 @@ EXCLUDED: dict[str, str] = {
 }
 
 
-def policy_of(name: str) -> str:
+# Of the dtypes that are no single precision; integers are exact under every policy.
+POLICY_OF_DTYPE = {
+    "float64": "FP64",
+    "complex128": "FP64",
+    "bfloat16": "BF16_OUT",
+    "float16": "FP16_OUT",
+}
+
+
+def policy_of(name: str, dtype: str) -> str:
+    if dtype in POLICY_OF_DTYPE:
+        return POLICY_OF_DTYPE[dtype]
     accumulates = name in ACCUMULATES or name.startswith(ACCUMULATES_PREFIX)
     return "FP32_ACCUM" if accumulates else "FP32"
 

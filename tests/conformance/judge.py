@@ -49,15 +49,16 @@ class Run:
     gradients: list[Tensor | None]
 
 
-def judge(name: str, device: str, count: int | None = 3) -> Verdict:
+def judge(name: str, device: str, count: int | None = 3, dtype_wanted: str = "") -> Verdict:
     """Run the first `count` samples (None: all). An operator with no sample executed fails."""
     op = database()[name]
-    dtype = dtype_of(op)
+    dtype = dtype_of(op, dtype_wanted)
     verdict = Verdict(name, str(dtype).removeprefix("torch."))
     start = time.perf_counter()
     for index, sample in enumerate(samples(op, dtype, count) if dtype else ()):
         try:
-            verdict.backward += _compare(name, op, sample, device)
+            policy = expectations.policy_of(name, verdict.dtype)
+            verdict.backward += _compare(name, op, sample, device, policy)
         except Exception as error:
             verdict.failed += 1
             first = str(error).strip().partition("\n\n")[0]
@@ -70,12 +71,12 @@ def judge(name: str, device: str, count: int | None = 3) -> Verdict:
     return verdict
 
 
-def _compare(name: str, op: Any, sample: Sample, device: str) -> bool:
+def _compare(name: str, op: Any, sample: Sample, device: str, policy: str) -> bool:
     """Assert that the device does what the CPU does; tell whether gradients were compared."""
     want, got = _run(op, sample, "cpu"), _run(op, sample, device)
     terms = Terms(
         device,
-        expectations.policy_of(name),
+        policy,
         strides=name not in expectations.STRIDES,
         values=name not in expectations.UNINITIALISED,
     )

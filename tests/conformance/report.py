@@ -27,7 +27,7 @@ def write(path: Path, verdicts: list[dict], options: argparse.Namespace) -> int:
         f'# torch\'s operator database on device "{options.device}"',
         "",
         f"{datetime.date.today()}, {_versions()}, the first {options.samples} samples of each",
-        "operator, forward and backward, against the CPU.",
+        f"operator in {options.dtype or 'float32 (or what it takes first)'}, forward and backward, against the CPU.",
         "",
         "| operators run | pass | known failures | surprises | samples | with gradients |",
         "|---|---|---|---|---|---|",

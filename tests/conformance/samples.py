@@ -34,10 +34,11 @@ def name_of(op: Any) -> str:
     return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
 
 
-def dtype_of(op: Any) -> torch.dtype | None:
-    """The dtype in which the operator is run; None where the CPU has none of ours."""
+def dtype_of(op: Any, wanted: str = "") -> torch.dtype | None:
+    """The dtype in which the operator is run, `wanted` if given; None where the CPU lacks it."""
+    candidates = (getattr(torch, wanted),) if wanted else DTYPES
     supported = op.supported_dtypes("cpu")
-    return next((dtype for dtype in DTYPES if dtype in supported), None)
+    return next((dtype for dtype in candidates if dtype in supported), None)
 
 
 def differentiable(op: Any, dtype: torch.dtype) -> bool:

@@ -1,6 +1,6 @@
 """Judges the operators named on stdin, one line of JSON each: a process that may die.
 
-python -m tests.conformance.worker DEVICE SAMPLES < names
+python -m tests.conformance.worker DEVICE SAMPLES [DTYPE] < names
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import warnings
 from dataclasses import asdict
 
 
-def main(device: str, samples: int) -> None:
+def main(device: str, samples: int, dtype: str = "") -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints must not be taken for an answer
     warnings.simplefilter("ignore")
@@ -27,8 +27,9 @@ def main(device: str, samples: int) -> None:
     database()
     print("ready", file=answers, flush=True)
     for name in sys.stdin:
-        print(json.dumps(asdict(judge(name.strip(), device, samples))), file=answers, flush=True)
+        verdict = judge(name.strip(), device, samples, dtype)
+        print(json.dumps(asdict(verdict)), file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
