@@ -9,8 +9,16 @@ from torch._ops import OpOverload
 
 from . import bounds, registry
 
-# torch's own copy_ decides between devices, and comes back to the core for copies on this one.
-_PLUMBING = frozenset({torch.ops.aten.copy_.default})
+# Rows for graphs, where torch's own kernel comes back to the core: copy_ after it has decided
+# between devices, convolution as convolution_overrideable, whose Meta kernel is ours
+# (lowering/meta.py) and keeps channels_last.
+_PLUMBING = frozenset(
+    {
+        torch.ops.aten.copy_.default,
+        torch.ops.aten.convolution.default,
+        torch.ops.aten.convolution_backward.default,
+    }
+)
 
 # Writing one value twice to the same memory gives that value, so torch does not check these.
 _aten = torch.ops.aten

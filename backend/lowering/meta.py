@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 
 aten = torch.ops.aten
 _library = torch.library.Library("aten", "IMPL", "Meta")  # kernels live as long as this object
 
 
+def _convolution(input: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+    """channels_last where an operand is, as torch's CPU kernels have it."""
+    result = aten.convolution(input, weight, *rest)
+    if input.ndim < 4:
+        return result
+    last = torch.channels_last if input.ndim == 4 else torch.channels_last_3d
+    keeps = last in (suggest_memory_format(input), suggest_memory_format(weight))
+    return result.to(memory_format=last) if keeps else result
+
+
 def _convolution_backward(
-    grad_output: Tensor, input: Tensor, weight: Tensor, *rest: Sequence[int]
+    grad_output: Tensor, input: Tensor, weight: Tensor, *rest: Any
 ) -> tuple[Tensor | None, ...]:
-    bias_sizes = [grad_output.shape[1]]
-    return aten.convolution_backward(grad_output, input, weight, bias_sizes, *rest)
+    """Each gradient lies in memory as its operand does."""
+    asked = rest[-1]
+    return (
+        torch.empty_like(input) if asked[0] else None,
+        torch.empty_like(weight) if asked[1] else None,
+        grad_output.new_empty(grad_output.shape[1]) if asked[2] else None,
+    )
 
 
 def _gru_cell(
@@ -41,7 +57,7 @@ def _like_self(grad_output: Tensor, self: Tensor, *rest: object) -> Tensor:
     return torch.empty_like(self, memory_format=torch.contiguous_format)
 
 
-_library.impl("convolution_overrideable", lambda *arguments: aten.convolution(*arguments))
+_library.impl("convolution_overrideable", _convolution)
 _library.impl("convolution_backward_overrideable", _convolution_backward)
 for _step in (
     "_fused_sgd_",
