@@ -55,6 +55,8 @@ RANDOM = frozenset(
 NOISY: dict[str, str] = {
     "logcumsumexp": "its gradient is a difference of logarithms",
     "_upsample_bilinear2d_aa": "weights are differences of float32 positions",
+    "native_layer_norm": "over one element the gradient is 0, and rounding is all there is",
+    "nn.functional.interpolate.bicubic": "weights are differences of float32 positions",
     "nn.functional.layer_norm": "over one element the gradient is 0, and rounding is all there is",
 }
 

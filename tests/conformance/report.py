@@ -23,11 +23,12 @@ def write(path: Path, verdicts: list[dict], options: argparse.Namespace) -> int:
         reason = KNOWN_FAILURES.get((verdict["op"], verdict["dtype"]))
         if verdict["failure"] and reason:
             known[reason].append(verdict["op"])
+    dtype = options.dtype or "float32 (or what it takes first)"
     lines = [
         f'# torch\'s operator database on device "{options.device}"',
         "",
         f"{datetime.date.today()}, {_versions()}, the first {options.samples} samples of each",
-        f"operator in {options.dtype or 'float32 (or what it takes first)'}, forward and backward, against the CPU.",
+        f"operator in {dtype}, forward and backward, against the CPU.",
         "",
         "| operators run | pass | known failures | surprises | samples | with gradients |",
         "|---|---|---|---|---|---|",
