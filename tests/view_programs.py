@@ -89,13 +89,16 @@ def strides(t: torch.Tensor) -> list[int]:
 
 
 def bits(t: torch.Tensor) -> list:
-    """The elements as integers, and every NaN as one; a complex number as two."""
+    """The elements as integers, a complex number as two; NaNs are one, and so are zeros.
+
+    Which sign a complex zero has depends on when torch resolves a conjugation.
+    """
     host = t.detach().cpu().resolve_conj().resolve_neg().contiguous()
     host = torch.view_as_real(host) if host.dtype.is_complex else host
     integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     patterns = host.clone().view(integers[host.element_size()])
     if host.dtype.is_floating_point:
-        patterns = patterns.masked_fill(host.isnan(), -1)
+        patterns = patterns.masked_fill(host.isnan(), -1).masked_fill(host == 0, 0)
     return patterns.tolist()
 
 

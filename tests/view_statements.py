@@ -219,9 +219,9 @@ def _with_other(template: str) -> Mutation:
 
 
 def _product(pool: random.Random, rng: random.Random, x: str, live: dict) -> Statement:
-    """Into its first factor. Complex products are rounded in an order of the device's choice."""
+    """Into its first factor. Complex and mixed products round in an order the device chooses."""
     other = _other(rng, x, live)
-    function = "add" if live[x].dtype.is_complex or live[other].dtype.is_complex else "mul"
+    function = "add" if live[x].dtype.is_complex or live[other].dtype != live[x].dtype else "mul"
     return Statement(f"torch.{function}({x}, {other}, out={x})", x, (other,))
 
 
@@ -330,7 +330,7 @@ def draw_view(
     """A new name for a view, a copy or a result of the source."""
     t = live[source]
     pool = _structure(seed, t, rng.randrange(BRANCHES))
-    pairs = t.dtype.is_complex or (t.dtype is torch.float32 and t.ndim and t.shape[-1] == 2)
+    pairs = t.dtype is torch.float32 and t.numel() and t.shape[-1:] == (2,) or t.dtype.is_complex
     if pairs and pool.random() < 0.3:
         function = "view_as_real" if t.dtype.is_complex else "view_as_complex"
         return Statement(f"{name} = torch.{function}({source})")
