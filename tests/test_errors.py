@@ -36,8 +36,8 @@ def test_operator_without_lowering() -> None:
     error = said(lambda: torch.ops.tpu_errors_test.twice(ones(2)))
     assert type(error) is Unsupported
     assert str(error) == (
-        "tpu_errors_test.twice.default (float32): the tpu device has no lowering for it; move its operands "
-        "to the CPU (.cpu()), set TPU_KERNELS_CPU_FALLBACK=1, or add a lowering "
+        "tpu_errors_test.twice.default (float32): the tpu device has no lowering for it; "
+        "move its operands to the CPU (.cpu()), set TPU_KERNELS_CPU_FALLBACK=1, or add a lowering "
         "(see tpu_kernels.backend)"
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -55,12 +56,12 @@ def activate() -> None:
 _BEFORE_TORCHS_OWN = 15
 
 
-def _location(storage: torch.UntypedStorage) -> str | None:
+def _location(storage: Any) -> str | None:
     """The tag that torch.save gives a storage of the device."""
     return f"tpu:{storage.device.index}" if storage.device.type == "tpu" else None
 
 
-def _restore(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
+def _restore(storage: Any, location: str) -> Any:
     """Where torch.load puts it. Loading to "tpu" is using the device."""
     if location.partition(":")[0] != "tpu":
         return None
