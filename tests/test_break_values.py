@@ -39,3 +39,17 @@ def test_division_by_a_row_or_column_is_rounded_once(dtype: torch.dtype) -> None
     column = x.to("tpu")[:, :1]
     assert (x.to("tpu") / column == 1).all().item()
     assert torch.equal((x.T.to("tpu") / column.T[0]).cpu(), x.T / x[:, 0])
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_labels_after_the_first_minus_one_do_not_count(reduction: str) -> None:
+    x, target = torch.randn(2, 4), torch.tensor([[3, 0, -1, 1], [0, 1, 2, -1]])
+    results = []
+    for device in ("cpu", "tpu"):
+        given = x.clone().to(device).requires_grad_()
+        loss = torch.nn.functional.multilabel_margin_loss(
+            given, target.to(device), reduction=reduction
+        )
+        (slope,) = torch.autograd.grad(loss.sum(), given)
+        results.append((loss.detach().cpu(), slope.cpu()))
+    torch.testing.assert_close(*results)

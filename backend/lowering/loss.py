@@ -133,6 +133,22 @@ def multi_margin_loss_backward(
     return (slope * _per_sample(grad_output, x.shape[1], x.shape[0], reduction)).reshape(self.shape)
 
 
+def multilabel_margin_loss_forward(
+    self: Tensor, target: Tensor, reduction: int
+) -> tuple[Tensor, Tensor]:
+    """torch's decomposition counts the places after the first -1 as targets of class 0."""
+    classes = self.shape[-1] if self.ndim else 1
+    x, labels = self.reshape(-1, classes), target.reshape(-1, classes)
+    counted, safe = (labels >= 0).cumprod(1), labels.clamp(min=0)
+    own = torch.zeros_like(x).scatter_add(1, safe, counted.to(x.dtype)).clamp(max=1)
+    excess = (1 - x.gather(1, safe).unsqueeze(2) + x.unsqueeze(1)).clamp(min=0)
+    active = (own == 0).unsqueeze(1) & (counted > 0).unsqueeze(2)
+    loss = torch.where(active, excess, 0).sum((1, 2)) / classes
+    if reduction != _NONE:  # else [1] of one sample, by torch's shape rule; on its CPU []
+        loss = loss.mean() if reduction == _MEAN else loss.sum()
+    return loss, own.reshape(target.shape)
+
+
 def multilabel_margin_loss_backward(
     grad_output: Tensor, self: Tensor, target: Tensor, reduction: int, is_target: Tensor
 ) -> Tensor:
@@ -161,11 +177,11 @@ decompose(
     aten.mse_loss,
     aten.mse_loss_backward,
     aten.multi_margin_loss,
-    aten.multilabel_margin_loss_forward,
     aten.smooth_l1_loss,
     aten.smooth_l1_loss_backward,
     aten.soft_margin_loss,
     aten.soft_margin_loss_backward,
 )
 decompose(aten.multi_margin_loss_backward, using=multi_margin_loss_backward)
+decompose(aten.multilabel_margin_loss_forward, using=multilabel_margin_loss_forward)
 decompose(aten.multilabel_margin_loss_backward, using=multilabel_margin_loss_backward)
