@@ -17,7 +17,7 @@ from . import device as _device
 class _Of(type):
     """Classes whose instances are torch's own objects: torch compares exact types."""
 
-    made: type
+    made: Any
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, cls.made) and instance.device.type == "tpu"

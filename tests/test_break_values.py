@@ -51,5 +51,6 @@ def test_labels_after_the_first_minus_one_do_not_count(reduction: str) -> None:
             given, target.to(device), reduction=reduction
         )
         (slope,) = torch.autograd.grad(loss.sum(), given)
+        assert slope is not None
         results.append((loss.detach().cpu(), slope.cpu()))
     torch.testing.assert_close(*results)

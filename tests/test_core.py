@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import io
+import pickle
 import threading
 from collections.abc import Callable
 
@@ -349,3 +351,38 @@ def test_no_jax() -> None:
         print([name for name in sys.modules if name == "jax" or name.startswith("jax.")])
     """
     assert output(text, TPU_KERNELS_CPU="1").strip() == "[]"
+
+
+# Storages that torch makes around our addresses.
+
+
+def test_pickle_and_legacy_save_keep_values() -> None:
+    x = torch.arange(6.0, device=DEV).reshape(2, 3)
+    assert torch.equal(pickle.loads(pickle.dumps(x)).cpu(), x.cpu())
+    file = io.BytesIO()
+    torch.save(x.t(), file, _use_new_zipfile_serialization=False)
+    file.seek(0)
+    back = torch.load(file)
+    assert back.device.type == DEV and back.stride() == (1, 3)
+    assert torch.equal(back.cpu(), x.t().cpu())
+
+
+def test_dlpack_shares_or_refuses() -> None:
+    x = torch.arange(6.0, device=DEV).reshape(2, 3)
+    same = torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(x))
+    same[0, 0] = 9
+    assert x[0, 0].item() == 9
+    with pytest.raises(RuntimeError, match="a storage that the device did not allocate"):
+        torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(x[1])) + 1
+
+
+def test_a_generator_of_another_device_is_refused() -> None:
+    text = """
+        import torch, tpu_kernels
+        try:
+            torch.rand(2, device="tpu:0", generator=torch.Generator("tpu:1"))
+        except RuntimeError as error:
+            print(error)
+    """
+    said = output(text, TPU_KERNELS_CPU="1", TPU_KERNELS_CPU_DEVICES="2")
+    assert "Expected a generator of tpu:0 but found one of tpu:1" in said

@@ -8,6 +8,7 @@
 
 #include "address.h"
 #include "device.h"
+#include "recorder.h"
 
 namespace tpu {
 
@@ -19,13 +20,18 @@ std::vector<Cell*>& dead_cells() {
   return *cells;
 }
 
-// Runs without any lock of ours and without the interpreter lock: it only queues the cell.
-void delete_cell(void* context) {
-  if (is_off()) return;  // the parent's runtime is not ours to touch
-  auto* cell = static_cast<Cell*>(context);
-  addresses().give_back(cell->address, cell->nbytes);
+Cell* living = nullptr;  // guarded by dead_mutex, as the links are
+
+void join_living(Cell* cell) {
   std::lock_guard<std::mutex> lock(dead_mutex);
-  dead_cells().push_back(cell);
+  cell->next = living;
+  if (living != nullptr) living->previous = cell;
+  living = cell;
+}
+
+void leave_living(Cell* cell) {
+  (cell->previous == nullptr ? living : cell->previous->next) = cell->next;
+  if (cell->next != nullptr) cell->next->previous = cell->previous;
 }
 
 // Device threads of autograd gain a recorder nothing: an op is only recorded there. Said where a
@@ -57,6 +63,7 @@ class Allocator final : public c10::DeviceAllocator {
   void emptyCache(c10::MempoolId_t) override {}
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+    flush();
     c10::CachingDeviceAllocator::DeviceStats stats;
     auto& use = memory_use(device);
     constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
@@ -82,6 +89,28 @@ class Allocator final : public c10::DeviceAllocator {
 
 Process* const the_process = new Process();
 
+// Runs without any lock of ours and without the interpreter lock: it only queues the cell.
+void delete_cell(void* context) {
+  if (is_off()) return;  // the parent's runtime is not ours to touch
+  auto* cell = static_cast<Cell*>(context);
+  addresses().give_back(cell->address, cell->nbytes);
+  std::lock_guard<std::mutex> lock(dead_mutex);
+  leave_living(cell);
+  dead_cells().push_back(cell);
+}
+
+Cell* cell_at(const c10::StorageImpl* storage) {
+  const void* address = storage->data();
+  {
+    std::lock_guard<std::mutex> lock(dead_mutex);
+    for (Cell* cell = living; cell != nullptr; cell = cell->next) {
+      if (cell->address == address && address != nullptr) return cell;
+    }
+  }
+  TORCH_CHECK(false, "tpu: a storage that the device did not allocate (made from a raw pointer, or "
+              "from DLPack with an offset); copy the data instead, for example through .cpu()");
+}
+
 c10::Allocator* allocator() {
   static auto* instance = new Allocator();
   return instance;
@@ -98,6 +127,7 @@ c10::DataPtr allocate(size_t nbytes, c10::DeviceIndex device) {
   }
   cell->nbytes = nbytes;
   cell->device = device;
+  join_living(cell);
   return {cell->address, cell, &delete_cell, c10::Device(c10::kPrivateUse1, device)};
 }
 

@@ -56,14 +56,24 @@ struct Cell {
   uint32_t id = 0;
   int32_t external = -1;  // its number among the inputs of the open trace
   int32_t pending = -1;   // its place among the cells that the open trace writes
+
+  Cell* previous = nullptr;  // of the cells whose storages live
+  Cell* next = nullptr;
 };
 
 // The storages' allocator. It also answers torch.accelerator.memory_*.
 c10::Allocator* allocator();
 c10::DataPtr allocate(size_t nbytes, c10::DeviceIndex device);
 
+void delete_cell(void* context);  // the deleter that marks a DataPtr as ours
+// The cell behind a storage that torch made around one of our addresses (from_blob, DLPack); raises
+// if there is none.
+Cell* cell_at(const c10::StorageImpl* storage);
+
 inline Cell* cell_of(const c10::StorageImpl* storage) {
-  return static_cast<Cell*>(storage->data_ptr().get_context());
+  const c10::DataPtr& data = storage->data_ptr();
+  if (data.get_deleter() != &delete_cell) return cell_at(storage);
+  return static_cast<Cell*>(data.get_context());
 }
 inline Cell* cell_of(const c10::TensorImpl* tensor) {
   return cell_of(tensor->unsafe_storage().unsafeGetStorageImpl());

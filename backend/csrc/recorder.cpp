@@ -343,6 +343,8 @@ class Recording {
     TORCH_CHECK(generator->device().is_privateuseone(),
                 "Expected a 'tpu' device type for generator but found '",
                 generator->device().type(), "'");
+    TORCH_CHECK(generator->device().index() == key_.device, "Expected a generator of tpu:",
+                int(key_.device), " but found one of ", generator->device());
     auto* impl = generator->get<Generator>();
     std::lock_guard<std::mutex> lock(impl->mutex_);
     trace().ints.push_back(static_cast<int64_t>(impl->current_seed()));

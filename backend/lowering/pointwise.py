@@ -137,6 +137,10 @@ _POWERS: dict[object, Callable[[Value], Value]] = {
 
 @lower(aten.pow.Tensor_Scalar)
 def _power(self: Value, exponent: complex, aval: Aval) -> Value:
+    integral = not (aval.dtype.is_floating_point or aval.dtype.is_complex)
+    if isinstance(exponent, int) and exponent < 0 and integral:
+        raise RuntimeError("Integers to negative integer powers are not allowed.")
+
     def body(x: Value, y: Value) -> Value:
         if exponent in _POWERS:
             return _POWERS[exponent](x)
