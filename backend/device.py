@@ -141,6 +141,11 @@ def set_device(device: object) -> None:
 
 
 def synchronize(device: object = None) -> None:
-    """Wait until all work issued to the device is done."""
-    _lazy_init()
-    core.synchronize(index_of(device))
+    """Wait until all work issued to the device is done.
+
+    Does not start a device that was never used: torch's profiler calls this on every machine.
+    """
+    index = index_of(device)
+    if _ready:
+        _lazy_init()  # refuses in a forked child
+        core.synchronize(index)
