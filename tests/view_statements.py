@@ -259,7 +259,7 @@ def _slice_assign(pool: random.Random, rng: random.Random, x: str, live: dict) -
 
 def _resize(pool: random.Random, rng: random.Random, x: str, live: dict) -> Statement:
     t = live[x]
-    have = _span(t) - int(t.storage_offset())
+    have = max(0, _span(t) - int(t.storage_offset()))
     smaller = _factored(pool, pool.randint(0, max(0, min(have, 12))))
     larger = _factored(pool, have + pool.randint(1, 6))
     if pool.random() < 0.5 or t.dtype is torch.bool:
