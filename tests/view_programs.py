@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import torch
 
+import tpu_kernels  # noqa: F401  (brings the device where the entry point is not installed)
 from tests.view_statements import (
     PRELUDE,
     Statement,
@@ -240,6 +241,7 @@ def main() -> int:
     parser.add_argument("--report", type=Path, default=Path("view_programs.jsonl"))
     parser.add_argument("--device", default="tpu")
     options = parser.parse_args()
+    torch.zeros(1, device=options.device)  # fails here, if at all
     torch.set_flush_denormal(True)
     shard, shards = map(int, options.shard.split("/"))
     seeds = range(options.first, options.first + options.count)
