@@ -38,9 +38,14 @@ void leave_living(Cell* cell) {
 // thread first makes a device tensor, since a backward may be the first thing it then does; the
 // engine may also have started, for CPU tensors, before there was a device to make a thread for.
 void keep_backward_on_this_thread() {
+  struct Registration {
+    Registration() { process().threads++; }
+    ~Registration() { process().threads--; }
+  };
   thread_local bool done = false;
   if (done) return;
   done = true;
+  thread_local Registration registration;
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
 }
 

@@ -106,6 +106,9 @@ struct Process {
   std::atomic<bool> ready{false};    // callbacks are set and the runtime is up
   std::atomic<bool> forked{false};   // this is a child of the process that started the runtime
   std::atomic<int> device_count{0};
+  std::atomic<int> threads{0};  // alive that have made device tensors
+  std::atomic<int> waiting{0};  // of them, for the queue
+  std::atomic<int> preparing{0};  // of them, lowering or compiling
 };
 extern Process* const the_process;  // never destroyed
 inline Process& process() { return *the_process; }

@@ -70,7 +70,13 @@ void shut_down() {
   static auto* last = new Queue();
   (void)last;
   process().exiting = true;
-  std::this_thread::sleep_for(std::chrono::milliseconds(5));  // let such threads arrive there
+  // Let such threads arrive there, from a compile too. Those that record no more are not waited
+  // for long.
+  for (int ms = 0; ms < 60000; ms++) {
+    bool arrived = process().waiting >= process().threads - 1 || ms >= 300;
+    if (arrived && process().preparing == 0) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 }  // namespace

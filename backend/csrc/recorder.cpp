@@ -61,6 +61,7 @@ void Queue::acquire() {
               "tpu: the device was used by a signal handler or finaliser while this thread was "
               "running an operation on it; let the handler set a flag and act on that later");
   if (!queue_mutex().try_lock()) {
+    process().waiting++;
     if (PyGILState_Check()) {
       PyThreadState* state = PyEval_SaveThread();
       queue_mutex().lock();
@@ -68,6 +69,7 @@ void Queue::acquire() {
     } else {
       queue_mutex().lock();
     }
+    process().waiting--;
   }
   held_ = true;
   queue_owner() = std::this_thread::get_id();
@@ -369,7 +371,11 @@ void check_process() {
   TORCH_CHECK(!state.forked,
               "tpu: the device was used in the parent process and cannot be used in a forked child; "
               "start workers with the 'spawn' method (torch.multiprocessing.set_start_method)");
-  TORCH_CHECK(!state.exiting, "tpu: the interpreter is shutting down");
+  if (state.exiting) {
+    TORCH_CHECK(queue_owner() != std::this_thread::get_id(),
+                "tpu: the interpreter is shutting down");
+    Queue parked;  // never returns: see shut_down
+  }
 }
 
 // A call whose result belongs on another device, such as _to_copy(device="cpu").

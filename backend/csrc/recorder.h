@@ -73,8 +73,14 @@ class Queue {
 // Give the queue up for a scope.
 class Unlocked {
  public:
-  explicit Unlocked(Queue& queue) : queue_(queue) { queue_.release(); }
-  ~Unlocked() { queue_.acquire(); }
+  explicit Unlocked(Queue& queue) : queue_(queue) {
+    process().preparing++;
+    queue_.release();
+  }
+  ~Unlocked() {
+    process().preparing--;
+    queue_.acquire();
+  }
 
  private:
   Queue& queue_;
