@@ -20,8 +20,11 @@ namespace {
 
 enum Tag : uint64_t {
   kUndefined, kTensor, kHostScalar, kNone, kInt, kDouble, kBool, kComplex, kString, kDevice,
-  kList, kGenerator, kDynamic, kOffset, kStandard,
+  kList, kGenerator, kDynamic, kStandard,
 };
+
+// In the place of an offset that is an operand; no offset has this value.
+constexpr uint64_t kDynamicOffset = ~uint64_t(0);
 
 thread_local uint64_t t_context = 0;
 
@@ -150,7 +153,7 @@ struct KeyBuilder {
     put(reinterpret_cast<uint64_t>(layout_of(cell)));
     geometry(t);
     if (offset_is_dynamic(cell, t)) {
-      put(kOffset);
+      put(kDynamicOffset);
       open.ints.push_back(t.storage_offset());
     } else {
       put(static_cast<uint64_t>(t.storage_offset()));

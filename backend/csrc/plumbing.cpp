@@ -290,7 +290,8 @@ void device_to_host(const at::Tensor& source, const at::Tensor& target) {
 void device_to_device(const at::Tensor& source, const at::Tensor& target) {
   static Operation& copy =
       operation(c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", ""));
-  if (is_set_to(target, source) && target.is_conj() == source.is_conj() &&
+  if (is_set_to(target, source) && target.scalar_type() == source.scalar_type() &&
+      target.is_conj() == source.is_conj() &&
       target.is_neg() == source.is_neg()) {
     return;  // onto itself
   }
